@@ -63,7 +63,7 @@ def manifest(data: bytes, place: Path) -> None:
     (folder / format.MANIFEST).write_bytes(sealed(data))
     _read(folder)
     with suppress(HoldfastError):
-        records.copy_of((folder / format.MANIFEST).read_bytes(), 1, folder.name, "a place")
+        records.parse_copy((folder / format.MANIFEST).read_bytes(), 1, folder.name, "a place")
 
 
 def part(data: bytes, place: Path) -> None:
@@ -107,36 +107,36 @@ def a_journal(data: bytes, place: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     (place / "job.sh").write_bytes(b"#!/bin/bash\n")
-    job_leader.tell_run(place, place)
+    job_leader.report_run_path(place, place)
     for log in journal.logs(place):
         _ = log.owner, log.last, log.closed, log.restored, list(log.newest("saved"))
     journal.metrics(place)
-    seen = witness.ProgressWitness(place)
-    seen.before()
-    seen.look()
-    seen.after(0.0)
-    submission.submitted(place)
+    seen = witness.RunJournalReader(place)
+    seen.note_state_before()
+    seen.measure_saves()
+    seen.read_outcome(0.0)
+    submission.submitted_jobs(place)
 
 
 def run_json(data: bytes, place: Path) -> None:
     """The file that says which run it is, here and at a place; and what names the claims of a place."""
     place.mkdir(exist_ok=True)
     (place / "run.json").write_bytes(data)
-    for read in (lambda: read_run(place), lambda: records.run_of(data, "a place")):
+    for read in (lambda: read_run(place), lambda: records.parse_run_id(data, "a place")):
         with suppress(HoldfastError):
             read()
 
 
 def claim(data: bytes, place: Path) -> None:
     """A claim of a place, and what the small files of a supervisor's directory say."""
-    remote._decoded(data, 3)
+    remote._decode_claim(data, 3)
     with suppress(ValueError):  # as its caller takes a line that it cannot read
         records.ORIGINS.decode(data)
     place.mkdir(exist_ok=True)
     for name in (job_leader.RUN_HERE, job_leader.REFUSED, alive.ANNOUNCED):
         (place / name).write_bytes(data)
-    job_leader.run_of(place)
-    job_leader.take_refused(place)
+    job_leader.reported_run_path(place)
+    job_leader.take_refusal(place)
     alive.claim_slot(place, 0, 1)
 
 
@@ -176,7 +176,7 @@ def restart(data: bytes, place: Path) -> None:
 def script(data: bytes, place: Path) -> None:
     """A batch script, as `holdfast lint` reads it."""
     del place
-    lint.lint(data.decode("utf-8", "replace"))
+    lint.lint_script(data.decode("utf-8", "replace"))
 
 
 def settings(data: bytes, place: Path) -> None:
@@ -184,7 +184,7 @@ def settings(data: bytes, place: Path) -> None:
     place.mkdir(exist_ok=True)
     (place / "holdfast.toml").write_bytes(data)
     with _inside(place):
-        defaults.defaults("run", ["retries", "grace"])
+        defaults.read_defaults("run", ["retries", "grace"])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.young_daly import MOST_S, Costs, Limits, Seen, choose
+from holdfast.young_daly import MOST_S, IntervalLimits, PastStarts, SaveCosts, choose_interval
 
 HOUR_S = 3600
 STEP_S = 1.0
@@ -30,9 +30,9 @@ UPTIMES = {
 }
 MEANS_S = (HOUR_S, 6 * HOUR_S, 24 * HOUR_S)
 COSTS = [  # stall, slower steps, until durable, restart
-    Costs(0.3, 0.1, 2.0, 95.0),
-    Costs(3.0, 2.0, 20.0, 30.0),
-    Costs(20.0, 10.0, 120.0, 300.0),
+    SaveCosts(0.3, 0.1, 2.0, 95.0),
+    SaveCosts(3.0, 2.0, 20.0, 30.0),
+    SaveCosts(20.0, 10.0, 120.0, 300.0),
 ]
 CELLS = len(MEANS_S) * len(COSTS)
 
@@ -75,12 +75,12 @@ def done_at(uptimes, interval_s, costs):
 
 def lost_by_auto(uptimes, costs, dice, hours):
     """Seconds lost in each start of one history."""
-    seen, found = Seen(), []
+    seen, found = PastStarts(), []
     for uptime in uptimes:
-        interval_s = choose(costs, seen, Limits(hours, None)).interval_s
+        interval_s = choose_interval(costs, seen, IntervalLimits(hours, None)).interval_s
         found.append(uptime - float(done_at(np.array([uptime]), interval_s, costs)[0]))
         unseen_s = dice.uniform(0, max(1, min(uptime / 100, 10)))
-        seen = seen.after(max(0.0, uptime - unseen_s), interrupted=True)
+        seen = seen.with_start(max(0.0, uptime - unseen_s), interrupted=True)
     return np.array(found)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 
 CORPUS = Path(__file__).parent / "corpus" / "lint"
 # rule -> the words of the corpus that name its fault
@@ -70,7 +70,7 @@ def score(directory: Path, *, held_out: bool) -> Score:
     wrong, missed = [], []
     for name, entry in sorted(json.loads((directory / "labels.json").read_text()).items()):
         if entry["held_out"] == held_out:
-            findings = lint((directory / name).read_bytes().decode())
+            findings = lint_script((directory / name).read_bytes().decode())
             words = [{each["fault"], *each.get("also", ())} for each in entry["labels"]]
             doubtful = [bool(each.get("doubtful")) for each in entry["labels"]]
             hit = set()

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.mirror.client import WorkerClient
-from holdfast.mirror.folder import Folder
-from holdfast.mirror.remote import Remote
+from holdfast.mirror.folder import FolderPlace
+from holdfast.mirror.remote import RemoteRun
 from holdfast.run import mirror_start
 from holdfast.store.checkpoint import Checkpoint
 from toy import events, waited_for
 
 
 def look(place):
-    return Remote(Folder(Path(place))).look()
+    return RemoteRun(FolderPlace(Path(place))).read_state()
 
 
 def copies(place):
@@ -116,13 +116,13 @@ def flip(path, at=-1):
 
 def claim(place, attempt, owner, *, ended=False, origin=None):
     """Claim a place as another process would."""
-    remote = Remote(Folder(Path(place)))
+    remote = RemoteRun(FolderPlace(Path(place)))
     run_json = (Path(place) / "run.json").read_text()
     remote.claim(attempt, run_json, owner, None)
     if origin is not None:
-        remote.begun(attempt, origin)
+        remote.note_origin(attempt, origin)
     if ended:
-        remote.end(attempt)
+        remote.note_end(attempt)
 
 
 def run_id(place):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast import Store
 from holdfast.apps.program import ProgramExit
-from holdfast.apps.take import take
+from holdfast.apps.take import copy_if_unchanged
 from supervised import PATIENCE_S, Supervised, until
 
 MDP = """
@@ -124,5 +124,5 @@ def by_hand(program, command, place, checkpoint=None, time_left_s=None, enough=N
 def copied(found, into):
     """The checkpoint as it would lie in the store."""
     into.mkdir(parents=True)
-    assert take(found, into)
+    assert copy_if_unchanged(found, into)
     return into

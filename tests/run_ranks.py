@@ -17,7 +17,7 @@ def among_threads(monkeypatch):
     enters is one run of all of them.
     """
     monkeypatch.setattr(room, "current_ranks", lambda: next(HERE.runs))
-    monkeypatch.setattr(room, "speak_for", lambda rank: None)  # one process has one number
+    monkeypatch.setattr(room, "set_rank", lambda rank: None)  # one process has one number
 
     def outcomes(world, work, timeout_s=60.0):
         turns = [ranks(world, timeout_s) for _ in range(8)]  # one for each run that the work makes

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from holdfast.children import steps
-from holdfast.supervise.hang import Judge, Look
+from holdfast.supervise.hang import HangJudge, Observation
 from holdfast.supervise.signs import PHASES
 
 STALL_S, STALLED = 300.0, 0.002  # a file system that stands still: so long, in this share of the steps
@@ -68,15 +68,15 @@ KINDS: dict[str, Callable[[random.Random, float, int], Times]] = {
 
 def alarms(times: Times) -> int:
     """How often the judge tells of a hang in this run, looking as often as the supervisor does."""
-    judge, found, count = Judge(PHASES), 0, 0
+    judge, found, count = HangJudge(PHASES), 0, 0
     now_s = began_s = look_s = 0.0
     ended: list[tuple[str, float]] = []
     for phase, seconds in times:
         count, ends_s = count + 1, began_s + seconds
         while look_s < ends_s:
             now_s = look_s
-            found += len(judge.look(now_s, [Look(0, count, phase, ended)]))
-            ended, look_s = [], look_s + judge.look_s
+            found += len(judge.find_hangs(now_s, [Observation(0, count, phase, ended)]))
+            ended, look_s = [], look_s + judge.interval_s
         ended.append((phase, seconds))
         began_s = ends_s
     return found

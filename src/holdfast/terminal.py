@@ -48,7 +48,7 @@ if LOGGER.level == logging.NOTSET:
     LOGGER.setLevel(logging.WARNING if os.environ.get("HOLDFAST_QUIET") else logging.INFO)
 
 
-def speak_for(rank: int) -> None:
+def set_rank(rank: int) -> None:
     """Set the rank used in messages. Ranks above 0 print only warnings, with their number."""
     global _rank  # noqa: PLW0603  of a process, as stderr is
     _rank = rank
@@ -145,7 +145,7 @@ class ProgressLine:
         self._wiping: dict[str, _Wiping] = {}  # replacements of sys.stdout and sys.stderr
 
     def __enter__(self) -> Self:
-        if _wanted(sys.stderr):
+        if _is_enabled(sys.stderr):
             from rich.console import Console
 
             self._console = Console(file=sys.stderr, force_terminal=True)
@@ -225,7 +225,7 @@ class _Wiping:
         return getattr(self.stream, name)
 
 
-def _wanted(stream: TextIO | None) -> bool:
+def _is_enabled(stream: TextIO | None) -> bool:
     draws = os.environ.get("TERM", "dumb") not in {"dumb", "unknown"}
     return draws and not os.environ.get("CI") and _is_terminal(stream)
 

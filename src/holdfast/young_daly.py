@@ -30,19 +30,19 @@ GIVEN_WEIGHT = 4.0  # the same for the caller's time
 LEAST_S, MOST_S = 1.0, 6 * 3600.0  # of all intervals
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """The starts of a run that are over."""
+class PastStarts(msgspec.Struct, frozen=True):
+    """The earlier starts of a run: their total time and how many were interrupted."""
 
     interruptions: int = 0  # without notice
     uptime_s: float = 0.0  # of all starts
 
-    def after(self, uptime_s: float, *, interrupted: bool) -> Seen:
-        """Return this with one more start."""
-        return Seen(self.interruptions + interrupted, self.uptime_s + uptime_s)
+    def with_start(self, uptime_s: float, *, interrupted: bool) -> PastStarts:
+        """Return these starts with one more."""
+        return PastStarts(self.interruptions + interrupted, self.uptime_s + uptime_s)
 
 
-class Costs(msgspec.Struct, frozen=True):
-    """The measurements, in seconds."""
+class SaveCosts(msgspec.Struct, frozen=True):
+    """The measured durations of saves and restarts, in seconds."""
 
     stall_s: float  # the loop waits for a save
     slow_s: float  # and is slower beside it, in total
@@ -50,15 +50,15 @@ class Costs(msgspec.Struct, frozen=True):
     restart_s: float  # from the start of the process to its first step
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """The limits of the choice of one start."""
+class IntervalLimits(msgspec.Struct, frozen=True):
+    """The limits of the interval in one start."""
 
     assumed_hours: float | None = None  # between interruptions, as the caller says
     left_s: float | None = None  # until the deadline
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """An interval, and its expected costs."""
+class IntervalChoice(msgspec.Struct, frozen=True):
+    """A chosen interval, and its expected costs."""
 
     interval_s: float
     interrupted_s: float  # the expected time between interruptions
@@ -67,28 +67,30 @@ class Choice(msgspec.Struct, frozen=True):
     lost_restarting: float  # of it, to restarts
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """A choice with its inputs."""
+class ChoiceWithInputs(msgspec.Struct, frozen=True):
+    """A chosen interval with the measurements and limits it was computed from."""
 
-    choice: Choice
-    costs: Costs
-    seen: Seen
-    around: Limits
-
-
-msgspec.json.Decoder(Chosen)  # made here for the reason that `format` has
+    choice: IntervalChoice
+    costs: SaveCosts
+    seen: PastStarts
+    around: IntervalLimits
 
 
-def choose(costs: Costs, seen: Seen, around: Limits) -> Choice:
+msgspec.json.Decoder(ChoiceWithInputs)  # made here for the reason that `format` has
+
+
+def choose_interval(costs: SaveCosts, seen: PastStarts, around: IntervalLimits) -> IntervalChoice:
     """Return how often to save."""
-    cost_s, mean_s = costs.stall_s + costs.slow_s, expected_s(seen, around.assumed_hours)
-    interval_s, bound = _bounded(daly(cost_s, mean_s), costs, around)
+    cost_s, mean_s = costs.stall_s + costs.slow_s, expected_uptime_s(seen, around.assumed_hours)
+    interval_s, bound = _bounded(daly_interval_s(cost_s, mean_s), costs, around)
     lost = cost_s / interval_s + (costs.save_s + interval_s / 2) / mean_s
     restarting = costs.restart_s / mean_s
-    return Choice(interval_s, mean_s, bound, min(1.0, lost + restarting), min(1.0, restarting))
+    return IntervalChoice(
+        interval_s, mean_s, bound, min(1.0, lost + restarting), min(1.0, restarting)
+    )
 
 
-def daly(cost_s: float, mean_s: float) -> float:
+def daly_interval_s(cost_s: float, mean_s: float) -> float:
     """Return the best time from one save's beginning to the next one's,
     if interruptions come at random.
     """
@@ -98,7 +100,7 @@ def daly(cost_s: float, mean_s: float) -> float:
     return math.sqrt(2 * cost_s * mean_s) * (1 + part / 3 + part * part / 9)
 
 
-def expected_s(seen: Seen, assumed_hours: float | None) -> float:
+def expected_uptime_s(seen: PastStarts, assumed_hours: float | None) -> float:
     """Return the expected time between interruptions: the assumption, corrected by observations.
 
     It is the mean of a gamma distribution of the rate, so that one early interruption does not
@@ -109,7 +111,7 @@ def expected_s(seen: Seen, assumed_hours: float | None) -> float:
     return (weight * before_s + seen.uptime_s) / (weight + seen.interruptions)
 
 
-def _bounded(wanted_s: float, costs: Costs, around: Limits) -> tuple[float, str]:
+def _bounded(wanted_s: float, costs: SaveCosts, around: IntervalLimits) -> tuple[float, str]:
     """Return the interval within its limits, and what limits it."""
     least_s, most_s, bound = _limits(costs, around)
     if wanted_s < least_s:
@@ -117,7 +119,7 @@ def _bounded(wanted_s: float, costs: Costs, around: Limits) -> tuple[float, str]
     return (most_s, bound) if wanted_s > most_s else (wanted_s, "")
 
 
-def _limits(costs: Costs, around: Limits) -> tuple[float, float, str]:
+def _limits(costs: SaveCosts, around: IntervalLimits) -> tuple[float, float, str]:
     """Return the shortest and the longest interval, and what limits the longest."""
     least_s = max(LEAST_S, costs.save_s)  # one save is in flight at a time
     # one save is durable before the deadline's own
@@ -126,7 +128,7 @@ def _limits(costs: Costs, around: Limits) -> tuple[float, float, str]:
     return least_s, max(least_s, MOST_S), "longest"
 
 
-def explain(chosen: Chosen) -> str:
+def explain_choice(chosen: ChoiceWithInputs) -> str:
     """Return the choice and its reasons in one sentence."""
     choice, costs, seen = chosen.choice, chosen.costs, chosen.seen
     often = f"interrupted every {duration(choice.interrupted_s)}"

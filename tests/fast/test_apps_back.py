@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import disk
 from holdfast.apps.file import AppFile, read
-from holdfast.apps.take import take
+from holdfast.apps.take import copy_if_unchanged
 from holdfast.errors import UsageError
 
 LEAST = """
@@ -195,7 +195,7 @@ def test_a_private_file_stays_private(work, tmp_path):
     kept = tmp_path / "step-7"
     kept.mkdir()
     it = program(work)
-    assert take(it.found(), kept)
+    assert copy_if_unchanged(it.found(), kept)
     put(work, state="half")
     it.begin([], kept, None)
     assert [0o600] * 2 == [path.stat().st_mode & 0o777 for path in (kept / "state", work / "state")]

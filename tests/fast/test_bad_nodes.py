@@ -8,12 +8,18 @@ import pytest
 from fakes import record
 from holdfast import journal
 from holdfast.cluster import bad_nodes, requeue, slurm
-from holdfast.cluster.bad_nodes import Death, deaths, excluded, fitting, told
-from holdfast.cluster.cause import BAD_NODE, Heard
+from holdfast.cluster.bad_nodes import (
+    Death,
+    choose_excludable,
+    deaths_in_journal,
+    exclusions_in_force,
+    nodes_to_exclude,
+)
+from holdfast.cluster.cause import BAD_NODE, StopNotice
 from holdfast.cluster.requeue import Requeue
 from holdfast.job import Job
 from holdfast.supervise import place
-from holdfast.supervise.job_end import JobEnd
+from holdfast.supervise.job_end import JobEnding
 from holdfast.supervise.signals import SignalInbox
 from job_fakes import in_a_job
 
@@ -40,7 +46,7 @@ NODES = "".join(f"n{number}|mixed|gpu:2|64|900|a\n" for number in range(1, 5)) +
 def test_two_deaths_within_half_an_hour_exclude_a_node_for_a_day(times, now_s, expected):
     """And two on two nodes do not."""
     died = [Death("n1", at_s) for at_s in times]
-    assert expected == excluded([*died, Death("n2", times[0])], now_s)
+    assert expected == nodes_to_exclude([*died, Death("n2", times[0])], now_s)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_two_deaths_within_half_an_hour_exclude_a_node_for_a_day(times, now_s, e
 )
 def test_a_job_always_finds_its_nodes(bad, free, users, needed, expected):
     """And no more than three are excluded: where all seem bad, something else is."""
-    assert expected == fitting(bad, free, users, needed)
+    assert expected == choose_excludable(bad, free, users, needed)
 
 
 def owner_of(restart, number="120"):
@@ -104,7 +110,7 @@ SIGNAL = {"event": "signal", "time": 5.0, "signal": "SIGTERM"}
 )
 def test_a_journal_shows_which_nodes_starts_died_on(events, expected):
     """By their own fault, or because they were lost."""
-    assert expected == deaths(events)
+    assert expected == deaths_in_journal(events)
 
 
 def test_of_several_nodes_the_one_whose_tasks_alone_failed_is_at_fault(monkeypatch):
@@ -113,19 +119,23 @@ def test_of_several_nodes_the_one_whose_tasks_alone_failed_is_at_fault(monkeypat
     two = Job("slurm", "120", 0, nodes=2)
     one = "srun: error: n2: task 1: Exited with exit code 1\n"
     ended = "srun: error: n1: task 0: Terminated\n"
-    assert "n2" == bad_nodes.at_fault(two, one + ended)
-    assert "" == bad_nodes.at_fault(two, one + one.replace("n2", "n1")) == bad_nodes.at_fault(two, "")
-    assert "" == bad_nodes.at_fault(two, one.replace("n2", "n[1-2]"))
-    assert "n1" == bad_nodes.at_fault(HERE, one)
-    assert "" == bad_nodes.at_fault(Job("pbs", "1", 0), one) == bad_nodes.at_fault(None, one)
+    assert "n2" == bad_nodes.find_node_at_fault(two, one + ended)
+    assert (
+        "" == bad_nodes.find_node_at_fault(two, one + one.replace("n2", "n1")) == bad_nodes.find_node_at_fault(two, "")
+    )
+    assert "" == bad_nodes.find_node_at_fault(two, one.replace("n2", "n[1-2]"))
+    assert "n1" == bad_nodes.find_node_at_fault(HERE, one)
+    assert "" == bad_nodes.find_node_at_fault(Job("pbs", "1", 0), one) == bad_nodes.find_node_at_fault(None, one)
 
 
 def test_what_is_excluded_now_is_told():
     """Not what has expired, and not what Slurm refused."""
     lines = [{"event": "excluded", "job": "120", "nodes": {"n1": 100.0, "n2": 300.0}}]
-    assert {"n2": 300.0} == told(lines, 200.0)
-    assert {} == told([*lines, {"event": "not_excluded"}], 200.0) == told([], 200.0)
-    assert {} == told([{"event": "excluded", "nodes": "n1"}, {"event": "excluded", "nodes": {"n1": "x"}}], 0.0)
+    assert {"n2": 300.0} == exclusions_in_force(lines, 200.0)
+    assert {} == exclusions_in_force([*lines, {"event": "not_excluded"}], 200.0) == exclusions_in_force([], 200.0)
+    assert {} == exclusions_in_force(
+        [{"event": "excluded", "nodes": "n1"}, {"event": "excluded", "nodes": {"n1": "x"}}], 0.0
+    )
 
 
 def shown(**limits):
@@ -154,7 +164,7 @@ def ended(tmp_path, *events, job=HERE, requeue=True, chain=False):
     path = tmp_path / "place"
     path.mkdir(exist_ok=True)
     (path / "supervisor.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return JobEnd(job, place.SupervisorDirectory(path, {}), requeue, 99, chain)
+    return JobEnding(job, place.SupervisorDirectory(path, {}), requeue, 99, chain)
 
 
 def recent(node="n1", ago_s=60.0):
@@ -163,7 +173,7 @@ def recent(node="n1", ago_s=60.0):
 
 def left(fakes, end):
     """What was said, and told Slurm, when the job leaves its node."""
-    assert ("n1", 2) == end.died("")
+    assert ("n1", 2) == end.find_node_at_fault("")
     end.place.record("exit", cause=BAD_NODE, node="n1")
     with SignalInbox() as signals:
         line = end.continue_job(signals, BAD_NODE, [])
@@ -177,7 +187,7 @@ def test_the_second_death_requeues_the_job_without_its_node(tmp_path, fakes):
     assert ["scontrol requeue 120", "scontrol update JobId=120 ExcNodeList=n1"] == calls
     events = journal.read(end.place.journal)
     assert ["exit", "requeued", "excluded"] == [event["event"] for event in events][-3:]
-    assert 86000 < told(events, time.time())["n1"] - time.time() < 86401
+    assert 86000 < exclusions_in_force(events, time.time())["n1"] - time.time() < 86401
 
 
 def test_what_the_user_excluded_stays(tmp_path, fakes):
@@ -220,16 +230,16 @@ def test_where_the_job_cannot_leave_what_happens_otherwise_stays(tmp_path, fakes
     """And it is said in a line."""
     for command, answer in answers.items():
         fakes.say(command, answer)
-    assert ("n1", 0) == ended(tmp_path, recent()).died("")
+    assert ("n1", 0) == ended(tmp_path, recent()).find_node_at_fault("")
     assert why in capsys.readouterr().err
 
 
 def test_only_a_job_that_may_be_requeued_leaves(tmp_path, fakes):
     """The node is named all the same."""
     for choice in ({"requeue": False}, {"chain": True}):
-        assert ("n1", 0) == ended(tmp_path, recent(), **choice).died("")
-    assert ("", 0) == ended(tmp_path, recent(), job=None).died("")
-    assert ("n1", 1) == ended(tmp_path, recent(ago_s=31 * MIN)).died("")
+        assert ("n1", 0) == ended(tmp_path, recent(), **choice).find_node_at_fault("")
+    assert ("", 0) == ended(tmp_path, recent(), job=None).find_node_at_fault("")
+    assert ("n1", 1) == ended(tmp_path, recent(ago_s=31 * MIN)).find_node_at_fault("")
     assert [] == fakes.calls
 
 
@@ -242,24 +252,24 @@ def test_a_job_that_comes_back_twice_stays(tmp_path, fakes, capsys):
         for each in ({"event": "excluded", "time": n, "job": "120", "nodes": until}, began(0, at_s=n + 0.5))
     ]
     requeued = {**events[0], "time": 9.0}  # a time limit: the exclusion goes on, and nothing came back
-    assert ("n1", 2) == ended(tmp_path, *events[:2], requeued, recent()).died("")
-    assert ("n1", 0) == ended(tmp_path, *events, recent()).died("")
+    assert ("n1", 2) == ended(tmp_path, *events[:2], requeued, recent()).find_node_at_fault("")
+    assert ("n1", 0) == ended(tmp_path, *events, recent()).find_node_at_fault("")
     assert "the job came back to it" in capsys.readouterr().err
 
 
 def test_after_the_last_requeue_the_job_stays(tmp_path, fakes, capsys):
     """Then its retries count."""
     end = ended(tmp_path, *[{"event": "requeued", "time": float(n)} for n in range(99)], recent())
-    assert ("n1", 0) == end.died("")
+    assert ("n1", 0) == end.find_node_at_fault("")
     assert "it was requeued too often" in capsys.readouterr().err
 
 
 def test_what_slurm_refused_is_no_exclusion_of_ours():
     """If it is in the list later, the user has put it there."""
     done = {"event": "excluded", "time": 1.0, "job": "120", "nodes": {"n1": 9.0}}
-    assert {"n1": 0} == bad_nodes.ours([done], "120")
+    assert {"n1": 0} == bad_nodes.count_own_exclusions([done], "120")
     for word in ("not_excluded", "not_requeued"):
-        assert {} == bad_nodes.ours([done, {"event": word, "time": 2.0}, began(1)], "120")
+        assert {} == bad_nodes.count_own_exclusions([done, {"event": word, "time": 2.0}, began(1)], "120")
 
 
 def test_an_exclusion_that_slurm_refuses_is_told(tmp_path, fakes, monkeypatch):
@@ -271,7 +281,7 @@ def test_an_exclusion_that_slurm_refuses_is_told(tmp_path, fakes, monkeypatch):
     assert line.endswith(
         "requeued, but its ExcNodeList stays as it was: scontrol update: slurm_update error: Access/permission denied"
     )
-    assert {} == told(journal.read(end.place.journal), time.time())
+    assert {} == exclusions_in_force(journal.read(end.place.journal), time.time())
     monkeypatch.setattr(requeue, "_BETWEEN_S", (0.01,))
     fakes.say("scontrol update", err="Resource temporarily unavailable", code=1, after=f": > {tmp_path}/busy")
     _, calls = left(fakes, ended(tmp_path, recent()))
@@ -285,7 +295,7 @@ def test_a_successor_is_kept_from_the_node_too(tmp_path, fakes):
     end = ended(tmp_path, recent())
     _, calls = left(fakes, end)
     assert "--dependency=afterany:120 --exclude=n1 " in calls[-1]
-    assert ["n1"] == [*bad_nodes.ours(journal.read(end.place.journal), "121")]
+    assert ["n1"] == [*bad_nodes.count_own_exclusions(journal.read(end.place.journal), "121")]
 
 
 def test_a_node_that_was_lost_twice_is_left_before_the_command_starts(tmp_path, fakes):
@@ -301,7 +311,7 @@ def test_a_node_that_was_lost_twice_is_left_before_the_command_starts(tmp_path, 
 def test_what_a_user_cancels_stays_cancelled(fakes):
     """Also when its node is bad."""
     fakes.job(JobState="COMPLETING")
-    done = Requeue(HERE, Heard(BAD_NODE, time.time()), lambda event, **facts: None).continue_job()
+    done = Requeue(HERE, StopNotice(BAD_NODE, time.time()), lambda event, **facts: None).continue_job()
     assert "cancelled" == done.how
 
 
@@ -309,7 +319,7 @@ def test_a_partition_is_read_as_sinfo_shows_it(fakes):
     """A node that is down, drains or does not answer cannot be had; one that sleeps can."""
     states = ("idle", "mixed", "allocated", "idle~", "completing", "down*", "drained", "draining", "idle*", "maint")
     fakes.say("sinfo", "".join(f"{state}|{state}|(null)|4+|900|(null)\n" for state in states))
-    assert [*states[:5]] == [name for name, facts in slurm.nodes("long").items() if facts.usable]
+    assert [*states[:5]] == [name for name, facts in slurm.partition_nodes("long").items() if facts.usable]
     one, other = (slurm.NodeFacts("idle", "gpu:2", 4, 900, each) for each in "ab")
-    assert one.alike(other, None)
-    assert not one.alike(other, "a")
+    assert one.is_equivalent(other, None)
+    assert not one.is_equivalent(other, "a")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.batch import bash, sbatch
 from holdfast.batch.script import interpreter
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 
 
 def test_commands_are_read_as_bash_splits_them():
@@ -50,7 +50,9 @@ def test_directives_are_read_as_sbatch_reads_them():
         "--comment='a b' # no --more": ['--comment="a b"'],
         r'--comment="say \"x\" #1" -n 3': [r'--comment="say \"x\" #1"', "--ntasks=3"],
     }.items():
-        assert options == [str(option) for option in sbatch.directives(f"#!/bin/bash\n#SBATCH {line}\n").options], line
+        assert options == [
+            str(option) for option in sbatch.parse_directives(f"#!/bin/bash\n#SBATCH {line}\n").options
+        ], line
 
 
 def test_the_signal_is_read_as_sbatch_reads_it():
@@ -64,7 +66,9 @@ def test_the_signal_is_read_as_sbatch_reads_it():
         "# SBATCH --signal=USR1@5": None,
         "echo --signal=USR1@5": None,
     }.items():
-        assert signal == sbatch.signal(sbatch.directives(f"#!/bin/bash\n{line}\nexec x\n").options), line
+        assert signal == sbatch.requested_signal(sbatch.parse_directives(f"#!/bin/bash\n{line}\nexec x\n").options), (
+            line
+        )
 
 
 PIECES = [
@@ -79,7 +83,7 @@ def test_whatever_the_text_is_it_is_read_to_its_end(text):
     """Half a script, or none at all: no error, and no line that is not there."""
     lines = text.count("\n") + 1
     assert all(1 <= command.line <= lines and command.words for command in bash.commands(text))
-    assert all(1 <= finding.line <= lines for finding in lint(text))
+    assert all(1 <= finding.line <= lines for finding in lint_script(text))
 
 
 RUBBISH = {
@@ -99,7 +103,7 @@ RUBBISH = {
 def test_rubbish_is_read_to_its_end_in_time(what):
     """No recursion, and nothing that grows with the square of a line."""
     began = time.monotonic()
-    lint(f"#!/bin/bash\n{RUBBISH[what]}\n")
+    lint_script(f"#!/bin/bash\n{RUBBISH[what]}\n")
     assert time.monotonic() - began < 2
 
 

@@ -10,12 +10,12 @@ from holdfast.cluster.cause import BAD_NODE
 from holdfast.inspect import starts
 from holdfast.store.refusal import refused
 from holdfast.supervise import causes
-from holdfast.supervise.causes import DISK, MEMORY, REPEATS, UNTRUSTED, Error, Evidence, cause
-from holdfast.supervise.evidence import is_full, memory_files
-from holdfast.supervise.judge import CommandAttempt, judge
+from holdfast.supervise.causes import DISK, MEMORY, REPEATS, UNTRUSTED, EndEvidence, StartError, find_cause
+from holdfast.supervise.evidence import is_disk_full, memory_event_files
+from holdfast.supervise.judge import CommandAttempt, decide_next_step
 
 ROOT = Path(__file__).parents[2]
-WRONG = Error("ValueError", "train.py:17", 30, "ValueError: no")
+WRONG = StartError("ValueError", "train.py:17", 30, "ValueError: no")
 CRASH = CommandAttempt("failed", 1, 60.0)
 
 
@@ -29,60 +29,78 @@ def _ours(code):
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (Evidence(-11), "killed by SIGSEGV"),
-        (Evidence(-40), "killed by signal 40"),
-        (Evidence(3), "error"),
-        (Evidence(-9), "killed by SIGKILL"),
-        (Evidence(-9, memory_kills=1), MEMORY),
-        (Evidence(137, memory_kills=1), MEMORY),  # a shell in between
-        (Evidence(-9, own_kills=1), MEMORY),
-        (Evidence(1, memory_kills=1), "error"),  # another process of the same cgroup
-        (Evidence(1, Error("RuntimeError", text="worker is killed by signal: Killed.")), "error"),
-        (Evidence(1, Error("RuntimeError", text="worker is killed by signal: Killed."), memory_kills=1), MEMORY),
-        (Evidence(1, Error("MemoryError", text="MemoryError: ")), MEMORY),
-        (Evidence(1, Error("OutOfMemoryError", text="torch.OutOfMemoryError: CUDA out of memory.")), MEMORY),
-        (Evidence(1, Error("OSError", text="OSError: [Errno 28] No space left on device")), DISK),
-        (Evidence(1, Error("", text="cp: error writing 'x': No space left on device")), DISK),
-        (Evidence(-7, disk_is_full=True), DISK),  # a write to a mapped file
-        (Evidence(-9, disk_is_full=True), "killed by SIGKILL"),
-        (Evidence(1, WRONG, disk_is_full=True), "error"),  # it says itself what it died of
-        (Evidence(1, WRONG), "error"),
-        (Evidence(1, Error("holdfast.errors.Untrusted")), UNTRUSTED),  # another start would be refused as well
-        (Evidence(1, WRONG, WRONG), REPEATS),
-        (Evidence(1, WRONG, WRONG._replace(text="ValueError: other words")), REPEATS),
-        (Evidence(1, WRONG, WRONG._replace(step=29)), "error"),
-        (Evidence(1, WRONG, WRONG._replace(place="train.py:18")), "error"),
-        (Evidence(1, WRONG, WRONG._replace(kind="KeyError")), "error"),
-        (Evidence(1, WRONG._replace(may_mend=True), WRONG), "error"),  # a checkpoint will be set aside
-        (Evidence(1, *2 * (WRONG._replace(kind="ConnectionResetError"),)), "error"),
-        (Evidence(1, *2 * (WRONG._replace(kind="TimeoutError"),)), "error"),
-        (Evidence(1, *2 * (Error(""),)), "error"),  # nothing is known
-        (Evidence(1, *2 * (WRONG._replace(kind="HTTPError"),)), "error"),
-        (Evidence(1, *2 * (WRONG._replace(kind="torch.distributed.DistBackendError"),)), "error"),
-        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)), BAD_NODE),
-        (Evidence(1, Error("OSError", text="OSError: [Errno 5] Input/output error: '/scratch/x'")), BAD_NODE),
-        (Evidence(1, Error("OSError", text="OSError: [Errno 107] Transport endpoint is not connected: '/'")), BAD_NODE),
-        (Evidence(1, Error("OSError", text="OSError: [Errno 107] Transport endpoint is not connected")), "error"),
-        (Evidence(1, Error("", text="ls: cannot access '/m': Transport endpoint is not connected")), BAD_NODE),
-        (Evidence(1, Error("", text="cat: /scratch/x: Input/output error")), BAD_NODE),
-        (Evidence(-9, Error("", text="cat: /scratch/x: Input/output error")), "killed by SIGKILL"),
-        (Evidence(1, WRONG, WRONG, gpu_is_broken=True), BAD_NODE),
-        (Evidence(-6, gpu_is_broken=True), BAD_NODE),
-        (Evidence(1, Error("OSError", text="Unreadable: x: [Errno 5] Input/output error")), causes.UNREADABLE),
-        (Evidence(1, *2 * (WRONG._replace(text="RuntimeError: Connection closed by peer [::1]:4"),)), "error"),
-        (Evidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 2] No such file"),)), REPEATS),
-        (Evidence(1, *2 * (_ours(errno.EIO),)), BAD_NODE),
-        (Evidence(1, *2 * (_ours(errno.ESTALE),)), BAD_NODE),
-        (Evidence(1, *2 * (_ours(errno.EACCES),)), REPEATS),
-        (Evidence(1, *2 * (_ours(errno.ENOSPC),)), DISK),
-        (Evidence(1, *2 * (_ours(errno.EDQUOT),)), DISK),
-        (Evidence(1, Error("x", text="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 PiB")), MEMORY),
-        (Evidence(-6, Error("", text="terminate called after throwing an instance of 'std::bad_alloc'")), MEMORY),
+        (EndEvidence(-11), "killed by SIGSEGV"),
+        (EndEvidence(-40), "killed by signal 40"),
+        (EndEvidence(3), "error"),
+        (EndEvidence(-9), "killed by SIGKILL"),
+        (EndEvidence(-9, memory_kills=1), MEMORY),
+        (EndEvidence(137, memory_kills=1), MEMORY),  # a shell in between
+        (EndEvidence(-9, own_kills=1), MEMORY),
+        (EndEvidence(1, memory_kills=1), "error"),  # another process of the same cgroup
+        (EndEvidence(1, StartError("RuntimeError", text="worker is killed by signal: Killed.")), "error"),
+        (
+            EndEvidence(1, StartError("RuntimeError", text="worker is killed by signal: Killed."), memory_kills=1),
+            MEMORY,
+        ),
+        (EndEvidence(1, StartError("MemoryError", text="MemoryError: ")), MEMORY),
+        (EndEvidence(1, StartError("OutOfMemoryError", text="torch.OutOfMemoryError: CUDA out of memory.")), MEMORY),
+        (EndEvidence(1, StartError("OSError", text="OSError: [Errno 28] No space left on device")), DISK),
+        (EndEvidence(1, StartError("", text="cp: error writing 'x': No space left on device")), DISK),
+        (EndEvidence(-7, disk_is_full=True), DISK),  # a write to a mapped file
+        (EndEvidence(-9, disk_is_full=True), "killed by SIGKILL"),
+        (EndEvidence(1, WRONG, disk_is_full=True), "error"),  # it says itself what it died of
+        (EndEvidence(1, WRONG), "error"),
+        (EndEvidence(1, StartError("holdfast.errors.Untrusted")), UNTRUSTED),  # another start would be refused as well
+        (EndEvidence(1, WRONG, WRONG), REPEATS),
+        (EndEvidence(1, WRONG, WRONG._replace(text="ValueError: other words")), REPEATS),
+        (EndEvidence(1, WRONG, WRONG._replace(step=29)), "error"),
+        (EndEvidence(1, WRONG, WRONG._replace(place="train.py:18")), "error"),
+        (EndEvidence(1, WRONG, WRONG._replace(kind="KeyError")), "error"),
+        (EndEvidence(1, WRONG._replace(may_mend=True), WRONG), "error"),  # a checkpoint will be set aside
+        (EndEvidence(1, *2 * (WRONG._replace(kind="ConnectionResetError"),)), "error"),
+        (EndEvidence(1, *2 * (WRONG._replace(kind="TimeoutError"),)), "error"),
+        (EndEvidence(1, *2 * (StartError(""),)), "error"),  # nothing is known
+        (EndEvidence(1, *2 * (WRONG._replace(kind="HTTPError"),)), "error"),
+        (EndEvidence(1, *2 * (WRONG._replace(kind="torch.distributed.DistBackendError"),)), "error"),
+        (
+            EndEvidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 116] Stale file handle"),)),
+            BAD_NODE,
+        ),
+        (EndEvidence(1, StartError("OSError", text="OSError: [Errno 5] Input/output error: '/scratch/x'")), BAD_NODE),
+        (
+            EndEvidence(1, StartError("OSError", text="OSError: [Errno 107] Transport endpoint is not connected: '/'")),
+            BAD_NODE,
+        ),
+        (
+            EndEvidence(1, StartError("OSError", text="OSError: [Errno 107] Transport endpoint is not connected")),
+            "error",
+        ),
+        (EndEvidence(1, StartError("", text="ls: cannot access '/m': Transport endpoint is not connected")), BAD_NODE),
+        (EndEvidence(1, StartError("", text="cat: /scratch/x: Input/output error")), BAD_NODE),
+        (EndEvidence(-9, StartError("", text="cat: /scratch/x: Input/output error")), "killed by SIGKILL"),
+        (EndEvidence(1, WRONG, WRONG, gpu_is_broken=True), BAD_NODE),
+        (EndEvidence(-6, gpu_is_broken=True), BAD_NODE),
+        (EndEvidence(1, StartError("OSError", text="Unreadable: x: [Errno 5] Input/output error")), causes.UNREADABLE),
+        (EndEvidence(1, *2 * (WRONG._replace(text="RuntimeError: Connection closed by peer [::1]:4"),)), "error"),
+        (EndEvidence(1, *2 * (WRONG._replace(kind="OSError", text="OSError: [Errno 2] No such file"),)), REPEATS),
+        (EndEvidence(1, *2 * (_ours(errno.EIO),)), BAD_NODE),
+        (EndEvidence(1, *2 * (_ours(errno.ESTALE),)), BAD_NODE),
+        (EndEvidence(1, *2 * (_ours(errno.EACCES),)), REPEATS),
+        (EndEvidence(1, *2 * (_ours(errno.ENOSPC),)), DISK),
+        (EndEvidence(1, *2 * (_ours(errno.EDQUOT),)), DISK),
+        (
+            EndEvidence(1, StartError("x", text="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 PiB")),
+            MEMORY,
+        ),
+        (
+            EndEvidence(-6, StartError("", text="terminate called after throwing an instance of 'std::bad_alloc'")),
+            MEMORY,
+        ),
     ],
 )  # fmt: skip
 def test_a_cause_has_its_evidence(seen, expected):
     """And nothing is named without it."""
-    assert expected == cause(seen)
+    assert expected == find_cause(seen)
 
 
 @pytest.mark.parametrize(
@@ -101,18 +119,18 @@ def test_a_cause_has_its_evidence(seen, expected):
 )
 def test_a_broken_gpu_is_known_by_its_own_words(line, broken):
     """Anywhere in the end of the output: of several ranks only one says it."""
-    assert broken == causes.breaks_the_gpu(f"step 1\n{line}\nother rank: ValueError: no\n")
+    assert broken == causes.reports_broken_gpu(f"step 1\n{line}\nother rank: ValueError: no\n")
 
 
 def test_what_follows_from_a_cause():
     """Again: at once, then 1, 2, 4 s. Back off: 5, 10, 20 s. Leave: not at all, whatever --retries says."""
 
     def waits(why):
-        return [judge([CRASH._replace(cause=why)] * n, 99, 99).wait_s for n in range(1, 5)]
+        return [decide_next_step([CRASH._replace(cause=why)] * n, 99, 99).wait_s for n in range(1, 5)]
 
     assert [0, 1, 2, 4] == waits("error") == waits("killed by SIGSEGV")
     assert [5, 10, 20, 40] == waits(MEMORY) == waits(DISK)
-    twice = judge([CRASH, CRASH._replace(cause=REPEATS)], 99)
+    twice = decide_next_step([CRASH, CRASH._replace(cause=REPEATS)], 99)
     assert ("fail", f"{REPEATS}: another start would end like this one") == twice[:2]
 
 
@@ -120,37 +138,39 @@ def test_the_last_lines_of_a_python_program_are_read():
     """The exception and its place; other output is none."""
     frames = '  File "a.py", line 3, in <module>\n    f()\n  File "b.py", line 9, in f\n'
     tail = f"x\nTraceback (most recent call last):\n{frames}"
-    found = causes.from_output(tail + "ValueError: no\n")
+    found = causes.parse_error(tail + "ValueError: no\n")
     assert ("ValueError", "b.py:9: ValueError: no", None) == found[:3]
-    assert "a.b.Odd" == causes.from_output(tail + "a.b.Odd\n").kind
-    assert "" == causes.from_output("ValueError: no\n").kind == causes.from_output(tail + "and goes on 1\n").kind
-    assert causes.from_output(tail + "ValueError: no\n").repeats(found)
-    assert not causes.from_output(tail + "ValueError: 2\n").repeats(found)
+    assert "a.b.Odd" == causes.parse_error(tail + "a.b.Odd\n").kind
+    assert "" == causes.parse_error("ValueError: no\n").kind == causes.parse_error(tail + "and goes on 1\n").kind
+    assert causes.parse_error(tail + "ValueError: no\n").would_repeat(found)
+    assert not causes.parse_error(tail + "ValueError: 2\n").would_repeat(found)
 
 
 def test_only_an_exception_that_ends_the_output_is_its_error():
     """With all lines of its message: two that end with the same line may be different ones."""
     frames = 'Traceback (most recent call last):\n  File "b.py", line 9, in f\n    g()\n    ^^^\n'
-    one, other = (causes.from_output(f"{frames}{kind}: {word}\nHint: none\n") for kind, word in (("A", 1), ("B", 2)))
+    one, other = (causes.parse_error(f"{frames}{kind}: {word}\nHint: none\n") for kind, word in (("A", 1), ("B", 2)))
     assert ("A", "B") == (one.kind, other.kind)
     assert one.text == "A: 1\nHint: none"
-    assert not one.repeats(other)
-    assert one.repeats(one)
-    assert not causes.from_output(f"{frames}ConnectionError: no\nDone: 1\n").repeats(
-        causes.from_output(f"{frames}ConnectionError: no\nDone: 1\n")
+    assert not one.would_repeat(other)
+    assert one.would_repeat(one)
+    assert not causes.parse_error(f"{frames}ConnectionError: no\nDone: 1\n").would_repeat(
+        causes.parse_error(f"{frames}ConnectionError: no\nDone: 1\n")
     )
 
 
 def test_what_was_printed_long_before_the_end_is_no_evidence():
     tip = "tip: 'No space left on device' means that the scratch is full\n"
-    assert DISK == cause(Evidence(1, causes.from_output("cp: error writing 'x': No space left on device\ny\ny\n")))
-    assert "error" == cause(Evidence(1, causes.from_output(tip + 20 * "step\n")))
+    assert DISK == find_cause(
+        EndEvidence(1, causes.parse_error("cp: error writing 'x': No space left on device\ny\ny\n"))
+    )
+    assert "error" == find_cause(EndEvidence(1, causes.parse_error(tip + 20 * "step\n")))
 
 
 def test_a_file_system_without_blocks_of_its_own_is_not_full():
     """/proc has none; nor have some that are mounted through a network, or an image of a container."""
-    assert not is_full(Path("/proc"))
-    assert not is_full(Path("/sys"))
+    assert not is_disk_full(Path("/proc"))
+    assert not is_disk_full(Path("/sys"))
 
 
 V1 = "9:name=systemd:/\n4:memory:/jobs/7\n0::/\n"
@@ -164,9 +184,9 @@ MOUNTS = """\
 
 def test_where_the_kernel_counts_its_kills():
     """Both versions of cgroups; a mount that shows another part of the tree has no file for it."""
-    assert ["/sys/fs/cgroup/memory/jobs/7/memory.oom_control"] == [*map(str, memory_files(V1, MOUNTS))]
-    assert ["/sys/fs/cgroup/job/memory.events"] == [*map(str, memory_files(V2, MOUNTS))]
-    assert [] == memory_files("0::/other\n", MOUNTS)
+    assert ["/sys/fs/cgroup/memory/jobs/7/memory.oom_control"] == [*map(str, memory_event_files(V1, MOUNTS))]
+    assert ["/sys/fs/cgroup/job/memory.events"] == [*map(str, memory_event_files(V2, MOUNTS))]
+    assert [] == memory_event_files("0::/other\n", MOUNTS)
 
 
 def begin(restart, job="17"):
@@ -195,6 +215,10 @@ def test_a_start_whose_job_the_scheduler_gave_to_another_node_lost_its_node():
 def test_the_page_has_the_table_of_the_code():
     """docs/supervisor.md."""
     page = (ROOT / "docs/supervisor.md").read_text().splitlines()
-    begins = page.index(causes.table()[0])
-    assert causes.table() == page[begins : begins + len(causes.table())]
-    assert not [line for line in page if re.search(r"\| (again|back off|leave): ", line) and line not in causes.table()]
+    begins = page.index(causes.causes_as_markdown()[0])
+    assert causes.causes_as_markdown() == page[begins : begins + len(causes.causes_as_markdown())]
+    assert not [
+        line
+        for line in page
+        if re.search(r"\| (again|back off|leave): ", line) and line not in causes.causes_as_markdown()
+    ]

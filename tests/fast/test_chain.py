@@ -11,7 +11,7 @@ from holdfast.cluster import chain
 from holdfast.errors import UsageError
 from holdfast.job import Job
 from holdfast.run import job_clock
-from holdfast.supervise.place import JOURNAL, await_turn, living
+from holdfast.supervise.place import JOURNAL, supervisors_maybe_alive, wait_for_earlier_tasks
 from job_fakes import earlier
 
 # The task before is still ending -------------------------------------------------------------------------------
@@ -27,8 +27,8 @@ def test_a_wait_has_its_limit(tmp_path, monkeypatch):
     assert 90 == chain.patience_s()
     earlier(tmp_path)
     monkeypatch.setattr(chain, "patience_s", lambda: 1.0)
-    await_turn(tmp_path / "d", here)
-    assert 1 == len(living(tmp_path / "d" / JOURNAL))
+    wait_for_earlier_tasks(tmp_path / "d", here)
+    assert 1 == len(supervisors_maybe_alive(tmp_path / "d" / JOURNAL))
 
 
 def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys):

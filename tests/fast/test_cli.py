@@ -25,7 +25,7 @@ import torch
 
 from command_runs import finished, flip, save, state
 from holdfast.cli import COMMANDS, EXAMPLES, GROUPS, commands
-from holdfast.cli.verify import verified
+from holdfast.cli.verify import verify_checkpoint
 from holdfast.rules import Best, Every, Last
 from holdfast.run.run import Run
 from holdfast.store import format
@@ -542,7 +542,7 @@ def test_what_went_between_the_listing_and_the_reading_is_no_damage(run):
     assert 20 == read.step
     for checkpoint in (unread, read):
         shutil.rmtree(checkpoint.path)
-        assert verified(checkpoint, cold=False) is None
+        assert verify_checkpoint(checkpoint, cold=False) is None
         assert "gone" == fault(Checkpoint(checkpoint.path))
     looks = iter([unread, read, Checkpoint(run / "checkpoints/step-000000030")])
     assert 24 == again(lambda: len(next(looks).leaf("model/fc.weight").read()))

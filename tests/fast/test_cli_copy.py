@@ -14,7 +14,7 @@ from holdfast import Run, owner
 from holdfast.errors import UsageError
 from holdfast.mirror.backends import open_place
 from holdfast.mirror.records import ResumeOrigin
-from holdfast.mirror.remote import Remote
+from holdfast.mirror.remote import RemoteRun
 from holdfast.store.store import Store
 from stores import invoke
 
@@ -35,13 +35,13 @@ def mirror(run, tmp_path):
 def mirrored(run, to, *, attempt=1, names=None, origin=None):
     """A mirror with copies of the run's checkpoints, as the worker makes them."""
     with closing(open_place(str(to))) as place:
-        remote = Remote(place)
+        remote = RemoteRun(place)
         remote.claim(attempt, (run / "run.json").read_text(), owner.me(), None)
-        remote.begun(attempt, origin or ResumeOrigin(None))
+        remote.note_origin(attempt, origin or ResumeOrigin(None))
         for path in sorted((run / "checkpoints").glob("step-*")):
             if names is None or path.name in names:
                 remote.copy(attempt, path)
-        remote.end(attempt)
+        remote.note_end(attempt)
     return to
 
 
@@ -329,14 +329,14 @@ def test_a_living_attempt_at_a_place_is_not_ended(run, tmp_path):
     """A checkpoint of a later attempt would supersede it; one of its own disturbs nobody."""
     there = tmp_path / "there"
     with closing(open_place(str(there))) as place:
-        remote = Remote(place)
+        remote = RemoteRun(place)
         remote.claim(1, (run / "run.json").read_text(), owner.me(), None)
         done("copy", f"{run}@10", f"file://{there}")
         with closing(Store(run)) as store:
             save(store, 40)
         assert (2, True) == _said(one_line("copy", run, f"file://{there}"), "may still be running")
-        remote.require(1)
-        remote.end(1)
+        remote.require_owned(1)
+        remote.note_end(1)
     done("copy", run, f"file://{there}")
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from fakes import Fakes, record, until
 from holdfast.cluster import job_leader, requeue, slurm, watch
-from holdfast.cluster.ask import Absent, Asked, CommandResult, SchedulerSilent, ask
-from holdfast.cluster.cause import Heard, cause
+from holdfast.cluster.ask import Absent, CommandResult, RunningCommand, SchedulerSilent, run_command
+from holdfast.cluster.cause import StopNotice, find_cause
 from holdfast.cluster.hold import HOLD
 from holdfast.cluster.requeue import Requeue
 from holdfast.cluster.slurm import JobStatus
@@ -82,12 +82,12 @@ TABLE = {
 def test_the_cause_follows_from_the_schedulers_evidence(line):
     """A line of docs/cluster.md's table each; what looks like nothing is the user's own doing."""
     what, restart_count, seen, expected = TABLE[line]
-    assert expected == cause(Heard(what, NOW), restart_count, JobStatus(**seen))
+    assert expected == find_cause(StopNotice(what, NOW), restart_count, JobStatus(**seen))
 
 
 def test_a_job_that_slurm_does_not_know_is_unclear():
     """No evidence."""
-    assert "unclear" == cause(Heard("SIGTERM", NOW), 0, None)
+    assert "unclear" == find_cause(StopNotice("SIGTERM", NOW), 0, None)
 
 
 def test_a_notice_counts_within_the_lead_that_the_script_asked_for():
@@ -95,11 +95,11 @@ def test_a_notice_counts_within_the_lead_that_the_script_asked_for():
     for what in ("SIGUSR1", "SIGTERM"):
         for lead_s, left_s, expected in ((30, 110, "time limit"), (30, 130, "unclear"), (1200, 1250, "time limit")):
             seen = JobStatus(**GOING_ON, end_s=NOW + left_s)
-            assert expected == cause(Heard(what, NOW, lead_s), 0, seen), (what, lead_s)
+            assert expected == find_cause(StopNotice(what, NOW, lead_s), 0, seen), (what, lead_s)
 
 
 def seen():
-    found = slurm.seen(HERE)
+    found = slurm.job_status(HERE)
     assert found is not None
     return found
 
@@ -121,29 +121,29 @@ def test_a_job_is_read_as_scontrol_shows_it(fakes):
     fakes.say("scontrol show job", record(Restarts=1) + record(Restarts=0, JobState="PENDING"))
     assert ("RUNNING", 1) == (seen().state, seen().restarts)
     fakes.say("scontrol show job", err="slurm_load_jobs error: Invalid job id specified\n", code=1)
-    assert slurm.seen(HERE) is None
+    assert slurm.job_status(HERE) is None
 
 
 def test_nonsense_and_absence_are_errors_and_no_evidence(fakes):
     """And not a job that runs on. A container may lack Slurm's commands."""
     with pytest.raises(Absent, match="scontrol cannot be started"):
-        slurm.seen(HERE)
+        slurm.job_status(HERE)
     for text in ("", "hello\n", "JobId=120 JobName=x\n   JobState=\n", "\x00\xff", record(Restarts="many")):
         fakes.say("scontrol show job", text)
         with pytest.raises(ClusterError, match="not about a job"):
-            slurm.seen(HERE)
+            slurm.job_status(HERE)
 
 
 def test_time_left_is_read_in_every_form():
     """squeue(1), %L. A job that has not begun, or has ended, has none."""
     spans = {"1-02:03:04": 93784, "02:03:04": 7384, "3:04": 184, "0:00": 0, "365-00:00:00": 31536000}
     for text, seconds in (spans | {"UNLIMITED": float("inf")}).items():
-        assert seconds == slurm.read_left(CommandResult(0, text + "\n", "")), text
+        assert seconds == slurm.parse_time_left(CommandResult(0, text + "\n", "")), text
     for text in ("INVALID", "NOT_SET", "", "7", "x:10"):
         with pytest.raises(ClusterError, match="time left"):
-            slurm.read_left(CommandResult(0, text, ""))
+            slurm.parse_time_left(CommandResult(0, text, ""))
     with pytest.raises(ClusterError, match="time left"):
-        slurm.read_left(CommandResult(1, "3:04\n", ""))
+        slurm.parse_time_left(CommandResult(1, "3:04\n", ""))
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_silent_scheduler_is_waited_for_no_longer_than_said(fakes):
     fakes.say("scontrol show job", record(), after="/bin/sleep 20")
     began = time.monotonic()
     with pytest.raises(SchedulerSilent, match="did not answer within"):
-        ask(["scontrol", "show", "job", "120"], limit_s=0.3)
+        run_command(["scontrol", "show", "job", "120"], limit_s=0.3)
     assert time.monotonic() - began < 5
 
 
@@ -167,40 +167,40 @@ def test_a_controller_that_is_away_is_silent_and_not_a_refusal(fakes):
     ):
         fakes.say("scontrol show job", err=err, code=1)
         with pytest.raises(SchedulerSilent):
-            slurm.seen(HERE)
+            slurm.job_status(HERE)
 
 
 def test_an_answer_that_takes_its_time_is_not_waited_for(fakes):
     """`look` says None until it is there. A forked worker that ends leaves its parent's question alone."""
     fakes.say("squeue", "3:04\n", after="/bin/sleep 0.3")
     began = time.monotonic()
-    with closing(Asked(slurm.left_of(HERE))) as asked:
-        assert asked.look() is None
+    with closing(RunningCommand(slurm.time_left_command(HERE))) as asked:
+        assert asked.poll_result() is None
         assert time.monotonic() - began < 0.25
         child = os.fork()
         if not child:
             asked.close()
             os._exit(0)
         os.waitpid(child, 0)
-        assert 184 == slurm.read_left(until(asked.look))
+        assert 184 == slurm.parse_time_left(until(asked.poll_result))
     assert ["squeue --noheader --jobs 120 --format %L"] == fakes.calls
 
 
 def test_an_answer_counts_although_what_the_command_began_still_runs(fakes):
     """A site's wrapper may leave a process behind that holds its output open."""
     fakes.say("squeue", "3:04\n", after="{ /bin/sleep 3 & }")
-    with closing(Asked(slurm.left_of(HERE))) as asked:
-        assert 184 == slurm.read_left(until(asked.look))
+    with closing(RunningCommand(slurm.time_left_command(HERE))) as asked:
+        assert 184 == slurm.parse_time_left(until(asked.poll_result))
 
 
 def test_a_question_without_an_answer_is_ended(fakes):
     """Nothing is left behind."""
     fakes.say("squeue", after="/bin/sleep 60")
-    asked = Asked(["squeue"], limit_s=0.1)
+    asked = RunningCommand(["squeue"], limit_s=0.1)
     child = asked._child
     time.sleep(0.15)
     with pytest.raises(SchedulerSilent):
-        asked.look()
+        asked.poll_result()
     assert child.returncode == -9
 
 
@@ -210,16 +210,16 @@ def test_the_end_is_asked_for_at_most_once_a_minute(fakes, monkeypatch):
     fakes.say("squeue", "1:00:00\n")
     ends = watch.JobWatch(HERE)
     assert ends.end_s is None
-    assert abs(until(lambda: ends.look() or ends.end_s) - time.time() - 3600) < 5
+    assert abs(until(lambda: ends.poll_answers() or ends.end_s) - time.time() - 3600) < 5
     for _ in range(200):
-        ends.look()
+        ends.poll_answers()
     assert 1 == len(fakes.calls)
     ends._questions = [each._replace(due_s=0) for each in ends._questions]
     fakes.say("squeue", "UNLIMITED\n")
-    until(lambda: ends.look() or ends.end_s is None)
+    until(lambda: ends.poll_answers() or ends.end_s is None)
     fakes.say("squeue", err="no", code=1)
     ends._questions = [each._replace(due_s=0) for each in ends._questions]
-    until(lambda: ends.look() or ends._questions[0].due_s > time.monotonic() + 50)  # what fails is asked again
+    until(lambda: ends.poll_answers() or ends._questions[0].due_s > time.monotonic() + 50)  # what fails is asked again
     assert 9e9 == watch.JobWatch(HERE, {"SLURM_JOB_END_TIME": "9000000000"}).end_s
 
 
@@ -227,7 +227,7 @@ def test_only_one_process_of_a_job_asks_and_only_what_is_there(fakes, monkeypatc
     """Slurm's own count, and those of launchers inside one task. Without squeue there is no end and no error."""
     monkeypatch.setattr(watch, "FIRST_S", 0)
     absent = watch.JobWatch(HERE)
-    absent.look()
+    absent.poll_answers()
     assert (None, []) == (absent.end_s, absent._questions)  # it is not tried again and again
     fakes.say("squeue", "1:00:00\n")
     ranks: list[tuple[Any, dict[str, str]]] = [
@@ -239,7 +239,7 @@ def test_only_one_process_of_a_job_asks_and_only_what_is_there(fakes, monkeypatc
     for here, environment in ranks:
         ends = watch.JobWatch(here, environment)
         for _ in range(50):
-            ends.look()
+            ends.poll_answers()
     assert [] == fakes.calls
 
 
@@ -254,9 +254,9 @@ def test_the_grace_is_asked_for_once(fakes, monkeypatch):
         "PartitionName=spot\n   Default=NO QoS=N/A\n   DefaultTime=NONE GraceTime=10 Hidden=NO\n",
     )
     grace = watch.JobWatch(HERE, {"SLURM_JOB_PARTITION": "spot"})
-    until(lambda: grace.look() or grace.preempt_s)
+    until(lambda: grace.poll_answers() or grace.preempt_s)
     assert (30, 10) == (grace.kill_wait_s, grace.preempt_s)
-    grace.look()
+    grace.poll_answers()
     assert ["scontrol show config", "scontrol show partition spot"] == fakes.calls
 
 
@@ -276,7 +276,7 @@ class Lines:
 
 
 def carried(lines, heard="SIGTERM", here=HERE, **options):
-    return Requeue(here, Heard(heard, NOW), lines.record, **{"patience_s": 0, **options}).continue_job()
+    return Requeue(here, StopNotice(heard, NOW), lines.record, **{"patience_s": 0, **options}).continue_job()
 
 
 def besides(fakes):
@@ -450,7 +450,7 @@ def test_what_is_cancelled_while_the_journal_is_written_stays_cancelled(fakes):
         lines.record(event, **facts)
         fakes.job(JobState="COMPLETING")
 
-    done = Requeue(HERE, Heard("SIGUSR1", NOW), slowly, patience_s=0).continue_job()
+    done = Requeue(HERE, StopNotice("SIGUSR1", NOW), slowly, patience_s=0).continue_job()
     assert ("cancelled", "cancelled") == done[:2]
     assert [("requeued", "time limit"), ("not_requeued", "cancelled")] == lines.events
     assert [] == [call for call in fakes.calls if "requeue" in call]
@@ -562,19 +562,19 @@ def test_no_trouble_of_ours_raises_or_keeps_a_job_from_going_on(fakes):
 def test_a_supervisor_is_known_from_the_environment_and_from_its_file(tmp_path):
     """The file serves children with an environment of their own: only of this very start of the job."""
     around = {"SLURM_JOB_ID": "120", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_RESTART_COUNT": "2"}
-    assert job_leader.supervisor(around) is None
+    assert job_leader.supervisor_directory(around) is None
     with pytest.MonkeyPatch.context() as patch:
         for name, value in around.items():
             patch.setenv(name, value)
-        with job_leader.announced(tmp_path / "x") as environment:
+        with job_leader.announcing_supervisor(tmp_path / "x") as environment:
             assert {"HOLDFAST_SUPERVISOR": str(tmp_path / "x"), "HOLDFAST_SUPERVISOR_JOB": "120:2"} == environment
-            assert tmp_path / "x" == job_leader.supervisor(environment)  # a container's own environment
-            assert tmp_path / "x" == job_leader.supervisor(around | environment)
-            assert tmp_path / "x" == job_leader.supervisor(around)
-            assert job_leader.supervisor({**around, "SLURM_RESTART_COUNT": "3"}) is None
-            assert job_leader.supervisor({**around, "SLURM_JOB_ID": "121"}) is None
-            assert job_leader.supervisor({}) is None
-        assert job_leader.supervisor(around) is None
+            assert tmp_path / "x" == job_leader.supervisor_directory(environment)  # a container's own environment
+            assert tmp_path / "x" == job_leader.supervisor_directory(around | environment)
+            assert tmp_path / "x" == job_leader.supervisor_directory(around)
+            assert job_leader.supervisor_directory({**around, "SLURM_RESTART_COUNT": "3"}) is None
+            assert job_leader.supervisor_directory({**around, "SLURM_JOB_ID": "121"}) is None
+            assert job_leader.supervisor_directory({}) is None
+        assert job_leader.supervisor_directory(around) is None
     assert [] == list(tmp_path.iterdir())
 
 
@@ -588,30 +588,30 @@ def inside(tmp_path, monkeypatch):
 def test_of_supervisors_side_by_side_only_process_0_is_announced(tmp_path, inside, monkeypatch):
     """`srun --ntasks=2 holdfast run`: had rank 1 come first, rank 0 would take it for the one that speaks."""
     monkeypatch.setenv("SLURM_PROCID", "1")
-    with job_leader.announced(tmp_path / "one"):
-        assert job_leader.supervisor({**os.environ, "SLURM_PROCID": "0"}) is None
+    with job_leader.announcing_supervisor(tmp_path / "one"):
+        assert job_leader.supervisor_directory({**os.environ, "SLURM_PROCID": "0"}) is None
 
 
 def test_a_supervisor_inside_of_another_leaves_the_announcement_alone(tmp_path, inside):
     """Also when it ends first."""
-    with job_leader.announced(tmp_path / "outer"):
-        with job_leader.announced(tmp_path / "inner") as environment:
+    with job_leader.announcing_supervisor(tmp_path / "outer"):
+        with job_leader.announcing_supervisor(tmp_path / "inner") as environment:
             assert str(tmp_path / "inner") == environment["HOLDFAST_SUPERVISOR"]
-            assert tmp_path / "outer" == job_leader.supervisor()
-        assert tmp_path / "outer" == job_leader.supervisor()
+            assert tmp_path / "outer" == job_leader.supervisor_directory()
+        assert tmp_path / "outer" == job_leader.supervisor_directory()
 
 
 def test_a_supervisor_that_was_killed_does_not_speak_for_the_job(tmp_path, inside):
     """Its file stays behind, and a cluster that lost its state counts jobs from 1 again."""
     child = os.fork()
     if not child:
-        with job_leader.announced(tmp_path / "killed"):
+        with job_leader.announcing_supervisor(tmp_path / "killed"):
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert (tmp_path / ".holdfast" / "job-120.json").exists()
-    assert job_leader.supervisor() is None
-    with job_leader.announced(tmp_path / "next"):
-        assert tmp_path / "next" == job_leader.supervisor()
+    assert job_leader.supervisor_directory() is None
+    with job_leader.announcing_supervisor(tmp_path / "next"):
+        assert tmp_path / "next" == job_leader.supervisor_directory()
     assert [] == list(tmp_path.iterdir())
 
 
@@ -620,17 +620,17 @@ def test_a_submit_directory_that_cannot_be_written_leaves_the_environment(tmp_pa
     monkeypatch.setenv("SLURM_JOB_ID", "120")
     monkeypatch.setenv("SLURM_SUBMIT_DIR", str(tmp_path / "file"))
     (tmp_path / "file").touch()
-    with job_leader.announced(tmp_path) as environment:
-        assert tmp_path == job_leader.supervisor(environment)
+    with job_leader.announcing_supervisor(tmp_path) as environment:
+        assert tmp_path == job_leader.supervisor_directory(environment)
 
 
 def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
     """The last one counts; a directory that is gone is no reason to fail."""
-    assert job_leader.run_of(tmp_path) is None
-    job_leader.tell_run(tmp_path, tmp_path / "runs" / "a")
-    job_leader.tell_run(tmp_path, tmp_path / "runs" / "b")
-    assert tmp_path / "runs" / "b" == job_leader.run_of(tmp_path)
-    job_leader.tell_run(tmp_path / "gone", tmp_path)
+    assert job_leader.reported_run_path(tmp_path) is None
+    job_leader.report_run_path(tmp_path, tmp_path / "runs" / "a")
+    job_leader.report_run_path(tmp_path, tmp_path / "runs" / "b")
+    assert tmp_path / "runs" / "b" == job_leader.reported_run_path(tmp_path)
+    job_leader.report_run_path(tmp_path / "gone", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -638,7 +638,7 @@ def test_a_run_tells_its_supervisor_where_it_lives(tmp_path):
 )
 def test_a_short_job_is_not_told_to_stop_as_it_starts(left_s, option, lead_s):
     """By default three quarters of it are left to the command, also when most of its time is over."""
-    here = limits.Time(None, None, option)
+    here = limits.TimeLimits(None, None, option)
     here.watch.end_s = None if left_s is None else time.time() + left_s
     assert here.lead_s() == pytest.approx(lead_s, abs=1)
     if left_s is not None:

@@ -149,7 +149,7 @@ def test_a_slow_disk_and_little_space_are_named(place, monkeypatch):
     monkeypatch.setattr(files, "LITTLE_FILES", 1 << 60)
     checks, code = asked()
     assert ("warning", "warning", "warning", 0) == (checks["fsync"][0], checks["space"][0], checks["files"][0], code)
-    needed = list(files.examine(Path(), needed_bytes=1 << 60))
+    needed = list(files.check_file_system(Path(), needed_bytes=1 << 60))
     assert ["problem"] == [check.level for check in needed if check.name == "space"]
 
 

@@ -18,12 +18,12 @@ import pytest
 from causes import quiet
 from holdfast import drill
 from holdfast.drill import compare, kill, report, table
-from holdfast.drill.aim import Schedule, move
-from holdfast.drill.attempts import prove
-from holdfast.drill.evidence import Line, RunEvidence, Trace
-from holdfast.drill.kill import ChildExit, ChildTree, Fired, Follow
-from holdfast.drill.places import Course
-from holdfast.drill.plan import DAMAGE, DrillOptions, RunPace, pace, plan
+from holdfast.drill.aim import KillSchedule, classify_end
+from holdfast.drill.attempts import proven_places
+from holdfast.drill.evidence import MetricLine, RunTrace, StateRecord
+from holdfast.drill.kill import ChildExit, ChildTree, DeliveredKill, JournalFollower
+from holdfast.drill.places import SafePointSequence
+from holdfast.drill.plan import DAMAGE, DrillOptions, RunPace, measure_pace, plan_kills
 from holdfast.drill.report import DrillAttempt, DrillReport
 from holdfast.drill.safepoint import SafePoint
 from holdfast.errors import ChildError, UsageError
@@ -43,14 +43,16 @@ def a_course(epochs=4, batches=25, count_from=0):
     seen = []
     for epoch in range(epochs):
         first, number = epoch * batches, epoch + count_from
-        seen += [RunEvidence(SafePoint(first + batch), 1, {}, number) for batch in range(1, batches + 1)]
-        seen.append(RunEvidence(SafePoint(first + batches, "end"), 1, {}, number))
-    return Course(seen)
+        seen += [StateRecord(SafePoint(first + batch), 1, {}, number) for batch in range(1, batches + 1)]
+        seen.append(StateRecord(SafePoint(first + batches, "end"), 1, {}, number))
+    return SafePointSequence(seen)
 
 
 def planned(kills, signals, seed, *, damage=True, course=None, pace=PACE):
     course = course or a_course()
-    return plan(pace, course, course.choose(kills, seed), DrillOptions(kills, signals, seed, damage=damage))
+    return plan_kills(
+        pace, course, course.choose_targets(kills, seed), DrillOptions(kills, signals, seed, damage=damage)
+    )
 
 
 def test_every_kill_waits_for_what_it_is_to_lead_to():
@@ -63,7 +65,7 @@ def test_every_kill_waits_for_what_it_is_to_lead_to():
             assert kill_.aim.brink == (100, "step")
         else:
             assert kill_.aim.hold == place
-            assert kill_.reached == a_course().before(place)
+            assert kill_.reached == a_course().point_before(place)
 
 
 def test_a_plan_is_a_pure_function_of_seed_and_reference():
@@ -99,14 +101,14 @@ def test_pace_is_learnt_from_a_journal():
     """Last step, saves before it, and medians of what a step and a save took."""
     events = [{"event": "digests", "step": step, "time": step * 0.5} for step in range(1, 9)]
     events += [{"event": "saved", "step": step, "save_s": 0.1 * step} for step in (2, 4, 8)]
-    assert pace(events, 5.0) == RunPace(8, 2, 0.5, 0.4, 5.0, start_s=1.5)
+    assert measure_pace(events, 5.0) == RunPace(8, 2, 0.5, 0.4, 5.0, start_s=1.5)
 
 
 # What comes next ---------------------------------------------------------------------------------------------------
 
 
 def view(restored, at, kept=None):
-    follow = Follow(Path(), 0)
+    follow = JournalFollower(Path(), 0)
     follow.restored = None if restored is None else SafePoint(restored)
     follow.at, follow.kept = SafePoint(at), SafePoint(restored or 0 if kept is None else kept)
     return follow
@@ -126,18 +128,18 @@ def test_a_kill_comes_when_its_checkpoint_is_durable_and_a_stop_in_the_step_befo
         ("KILL", ((0, -100, False), (3, -1, False), (1, 0, True))),
         ("TERM", ((-2, -100, False), (-1, -100, True))),
     ):
-        schedule = Schedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
-        step = schedule.begin(SafePoint(0), [])[0].place[0]
+        schedule = KillSchedule(a_course(), PACE, DrillOptions(kills=1, signals=(name,), damage=False))
+        step = schedule.targets_of_next_start(SafePoint(0), [])[0].place[0]
         assert schedule(view(None, 0)) is None
         for at, kept, comes in moments:
             now = view(0, step + at, step + kept)
-            assert kill.is_ripe(schedule(now), now) is comes, (name, at, kept)
+            assert kill.is_kill_due(schedule(now), now) is comes, (name, at, kept)
 
 
 def test_the_run_and_the_drill_choose_the_same_aim():
     """The first one beyond what was restored; both know that from the checkpoint alone."""
-    schedule = Schedule(a_course(), PACE, DrillOptions(kills=5))
-    aims = schedule.begin(SafePoint(0), [])
+    schedule = KillSchedule(a_course(), PACE, DrillOptions(kills=5))
+    aims = schedule.targets_of_next_start(SafePoint(0), [])
     places = [SafePoint(*aim.place) for aim in aims]
     assert places == sorted(places, key=lambda place: place.order)
     for restored in range(0, 101, 7):
@@ -157,18 +159,18 @@ def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
         ("digests", 4, "end", SafePoint(4)),
         ("saved", 4, "end", SafePoint(4, "end")),
     )
-    with closing(Follow(tmp_path, 0)) as follow:
+    with closing(JournalFollower(tmp_path, 0)) as follow:
         for number in (1, 2):
             log = tmp_path / "attempts" / str(number) / f"attempt-{number}.jsonl"
             log.parent.mkdir(parents=True)
             log.touch()
-            assert follow.overtaken() is (number == 2)
-            follow.look()
+            assert follow.has_later_attempt() is (number == 2)
+            follow.read_new_events()
             assert follow.attempt == 1
         with (tmp_path / "attempts" / "1" / "attempt-1.jsonl").open("a", buffering=1) as journal:
             for event, step, phase, kept in lines:
                 journal.write(json.dumps({"event": event, "step": step, "phase": phase, "checkpoint": None}) + "\n")
-                follow.look()
+                follow.read_new_events()
                 assert follow.kept == kept
     assert (follow.restored, follow.at) == (SafePoint(0), SafePoint(4, "end"))
 
@@ -177,14 +179,14 @@ def test_places_that_were_missed_are_made_up_for():
     """A kill that led to a place that was tried before, or to a fresh start, does not count: a further place
     is chosen.
     """
-    schedule = Schedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
-    places = [SafePoint(*aim.place) for aim in schedule.begin(SafePoint(0), [])]
+    schedule = KillSchedule(a_course(), PACE, DrillOptions(kills=3, damage=False))
+    places = [SafePoint(*aim.place) for aim in schedule.targets_of_next_start(SafePoint(0), [])]
     assert len(places) == 3
-    again = schedule.begin(places[1], [])  # the first was overshot
+    again = schedule.targets_of_next_start(places[1], [])  # the first was overshot
     assert len(again) == 2
     assert {places[2]} < {SafePoint(*aim.place) for aim in again}
     assert all(SafePoint(*aim.place).order > places[1].order for aim in again)
-    assert schedule.begin(places[2], places[:2]) == ()  # enough, once this attempt has gone on
+    assert schedule.targets_of_next_start(places[2], places[:2]) == ()  # enough, once this attempt has gone on
 
 
 PLACES = [SafePoint(step) for step in range(1, 50)]
@@ -205,7 +207,7 @@ def test_a_kill_counts_only_when_the_next_attempt_went_beyond_a_place_that_is_ne
         ([attempt(signal="KILL"), attempt(**ten | {"restored_step": 60}, reached=61)], [False, False]),  # no such place
         ([*once, *(attempt(**ten, reached=reached) for reached in (16, 17, 20))], [False, True, False, False, False]),
     ):
-        assert prove(attempts, PLACES) == [SafePoint(10)] * sum(proven)
+        assert proven_places(attempts, PLACES) == [SafePoint(10)] * sum(proven)
         assert [each.proven for each in attempts] == proven
 
 
@@ -237,19 +239,19 @@ def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
         exit_status, name, last, meaning, *_ = re.split(r"\s{2,}", row.strip())
         event, _, reason = last.partition(": ")
         log = Log(1, Path(), [{"event": "begin"}, {"event": event, "reason": reason}])
-        fired = None if name == "-" else Fired(name, None)
-        assert meaning == move(ChildExit(int(exit_status), fired, "", 1.0), log), row
+        fired = None if name == "-" else DeliveredKill(name, None)
+        assert meaning == classify_end(ChildExit(int(exit_status), fired, "", 1.0), log), row
 
 
 # The comparison -----------------------------------------------------------------------------------------------------
 
 
 def states(*digests, attempt=1, start=1):
-    return [RunEvidence(SafePoint(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
+    return [StateRecord(SafePoint(step), attempt, {"model/w": digest}) for step, digest in enumerate(digests, start)]
 
 
 def a_trace(seen, restored=None, metrics=()):
-    return Trace(seen, list(metrics), restored or {1: SafePoint(0)}, {})
+    return RunTrace(seen, list(metrics), restored or {1: SafePoint(0)}, {})
 
 
 REFERENCE = a_trace(states("a", "b", "c", "d"))
@@ -262,7 +264,7 @@ def parted(*attempts):
         for number, (start, digests) in enumerate(attempts, 1)
         for state in states(*digests, attempt=number, start=start)
     ]
-    return compare.parting(
+    return compare.first_state_difference(
         REFERENCE, a_trace(seen, {number: SafePoint(start - 1) for number, (start, _) in enumerate(attempts, 1)})
     )
 
@@ -283,7 +285,7 @@ def test_steps_too_many_and_steps_too_few_are_differences():
 
 def generator(*digests, attempt=1):
     return [
-        RunEvidence(SafePoint(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
+        StateRecord(SafePoint(step), attempt, {"holdfast/rng/python/1": digest, "model/w": "same"})
         for step, digest in enumerate(digests, 1)
     ]
 
@@ -293,18 +295,20 @@ def test_a_generator_that_nobody_seeds_or_draws_from_is_compared_within_its_run(
     from is never called idle.
     """
     first, second = a_trace(generator("p", "p", "p")), a_trace(generator("q", "q", "q"))
-    idle = compare.idle(first, second)
+    idle = compare.idle_generators(first, second)
     assert idle == {"python"}
-    assert compare.parting(first, second, idle) is None
+    assert compare.first_state_difference(first, second, idle) is None
     for after, same in ("rrr", True), ("rss", False):
         seen = [*generator("r", "r"), *generator(*after, attempt=2)[1:]]
-        assert (compare.parting(first, a_trace(seen, {1: SafePoint(0), 2: SafePoint(1)}), idle) is None) is same
+        assert (
+            compare.first_state_difference(first, a_trace(seen, {1: SafePoint(0), 2: SafePoint(1)}), idle) is None
+        ) is same
     for drawn in "pq", "pp":
-        assert compare.idle(a_trace(generator(*drawn)), a_trace(generator("r", "s"))) == frozenset()
+        assert compare.idle_generators(a_trace(generator(*drawn)), a_trace(generator("r", "s"))) == frozenset()
 
 
 def metrics(*losses, epoch=0, **more):
-    return [Line(SafePoint(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
+    return [MetricLine(SafePoint(step), epoch, {"loss": loss, **more}) for step, loss in enumerate(losses, 1)]
 
 
 NEXT = struct.unpack("<d", struct.pack("<Q", struct.unpack("<Q", struct.pack("<d", 0.5))[0] + 1))[0]
@@ -329,11 +333,11 @@ def test_metric_logs_are_compared_line_by_line_and_bit_by_bit():
 def test_timings_are_passed_over_by_name_and_named():
     """Nothing else is, unless asked for."""
     names = ("step_s", "seconds_total", "wall_time", "images_per_s", "throughput", "loss", "host_load")
-    line, other = ([Line(SafePoint(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
+    line, other = ([MetricLine(SafePoint(1), 0, dict.fromkeys(names, value))] for value in (1.0, 2.0))
     assert {each.name for each in compare.metric_differences(line, other)} == {"loss", "host_load"}
     exempt = (*TIMINGS, "host_*")
     assert [each.name for each in compare.metric_differences(line, other, exempt)] == ["loss"]
-    assert compare.exempted(line, exempt) == sorted(set(names) - {"loss"})
+    assert compare.exempt_metrics(line, exempt) == sorted(set(names) - {"loss"})
 
 
 # What it does to files and processes ----------------------------------------------------------------------------------
@@ -351,7 +355,7 @@ def test_damage_is_one_bit_or_a_missing_end_of_one_file_of_the_newest_checkpoint
     for kind in DAMAGE:
         store = a_store(tmp_path / kind, 1, 2)
         before = {path: path.read_bytes() for path in tmp_path.rglob("checkpoints/step-*/*")}
-        damaged = kill.damage(tmp_path / kind, kind, 3)
+        damaged = kill.damage_newest(tmp_path / kind, kind, 3)
         ((path, was),) = ((path, data) for path, data in before.items() if path.read_bytes() != data)
         now = path.read_bytes()
         assert path.parent.name == damaged.checkpoint == store.latest().name
@@ -368,10 +372,10 @@ def test_nothing_is_damaged_without_an_older_whole_checkpoint(tmp_path):
     """A drill never destroys the last thing to come back to."""
     for steps in ((), (1,), (1, 2)):
         two = a_store(tmp_path / str(steps), *steps)
-        hurt = kill.damage(tmp_path / str(steps), "flipped bit", 0)
+        hurt = kill.damage_newest(tmp_path / str(steps), "flipped bit", 0)
         assert (hurt is not None) is (len(steps) > 1)
     two.quarantine(two[1], "gone")
-    assert kill.damage(tmp_path / str(steps), "truncated shard", 0) is None
+    assert kill.damage_newest(tmp_path / str(steps), "truncated shard", 0) is None
 
 
 FAMILY = """
@@ -437,7 +441,7 @@ def test_a_command_that_hangs_is_ended_and_reported(tmp_path, monkeypatch):
     clock = SimpleNamespace(sleep=time.sleep, monotonic=lambda: 61.0 * spoken.exists())  # a busy machine takes no part
     monkeypatch.setattr(kill, "time", clock)
     with pytest.raises(ChildError, match=r"(?s)no end after 60 s, at step 0; killed\n.*last words"):
-        kill.run([sys.executable, "-c", hangs], {}, tmp_path, lambda _: None, timeout_s=60)
+        kill.run_command([sys.executable, "-c", hangs], {}, tmp_path, lambda _: None, timeout_s=60)
 
 
 def test_what_cannot_be_drilled_is_a_usage_error():
@@ -456,7 +460,7 @@ def test_the_report_ends_with_its_verdict():
         *((verdict, 5, verdict) for verdict in others),
     ):
         found = DrillReport(verdict=verdict, command=["x"], seed=0, kills_asked=asked, places=3, attempts=[attempt()])
-        assert [*table.lines(found)][-1] == line
+        assert [*table.report_lines(found)][-1] == line
         assert found.exit_code == (verdict != report.IDENTICAL)
 
 

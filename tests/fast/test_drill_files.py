@@ -17,7 +17,7 @@ def held(path, *texts):
             path.unlink()
         else:
             path.write_text(text)
-        found.append(files.read([str(path)]))
+        found.append(files.read_files([str(path)]))
     return found
 
 
@@ -36,16 +36,16 @@ def held(path, *texts):
 )
 def test_what_a_kill_changed_in_a_file_is_said(tmp_path, texts, said):
     """A file that is written anew, and one that grows: by the lines that a run adds, unless these differ anyway."""
-    found, compared = files.differences(*held(tmp_path / "rows.csv", *texts))
+    found, compared = files.compare_files(*held(tmp_path / "rows.csv", *texts))
     assert [f"{tmp_path / 'rows.csv'}: {said}"] * bool(said) == [str(each) for each in found]
     assert compared == (said != "is gone")
 
 
 def test_a_file_that_two_undisturbed_runs_write_otherwise_is_not_compared(tmp_path):
     """Nor one that only some of the runs have written."""
-    assert ([], 0) == files.differences(*held(tmp_path / "log", "at 12:01", "at 12:02", "at 12:03"))
+    assert ([], 0) == files.compare_files(*held(tmp_path / "log", "at 12:01", "at 12:02", "at 12:03"))
     (tmp_path / "new").write_text("x")
-    assert ([], 0) == files.differences({}, {}, files.read([str(tmp_path / "new")]))
+    assert ([], 0) == files.compare_files({}, {}, files.read_files([str(tmp_path / "new")]))
 
 
 def test_rows_of_a_database_are_counted_by_table(tmp_path):
@@ -58,8 +58,8 @@ def test_rows_of_a_database_are_counted_by_table(tmp_path):
                 for _ in range(rows if table == '"steps"' else 1):
                     database.execute(f"INSERT INTO {table} VALUES (1)")
             database.commit()
-        seen.append(files.read([str(path)]))
-    found, compared = files.differences(*seen)
+        seen.append(files.read_files([str(path)]))
+    found, compared = files.compare_files(*seen)
     assert ["an undisturbed run added 2 rows to steps, and the killed one 3"] == [each.what for each in found]
     assert 1 == compared
 
@@ -69,4 +69,4 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "broken.db").write_bytes(b"SQLite format 3\x00 and no more")
     (tmp_path / "place").mkdir()
-    assert {} == files.read([str(tmp_path / name) for name in ("broken.db", "place", "nothing", "pipe")])
+    assert {} == files.read_files([str(tmp_path / name) for name in ("broken.db", "place", "nothing", "pipe")])

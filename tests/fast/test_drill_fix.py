@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from holdfast.drill.fix import begin, repair
-from holdfast.drill.fix.changes import applied
+from holdfast.drill.fix.changes import apply_fix
 from holdfast.drill.fix.source import FixRefused, ScriptSource
 from holdfast.drill.report import Fix
 from holdfast.errors import UsageError
@@ -22,8 +22,8 @@ def dedent(text):
 
 def changed(text, fix):
     """The lines that the fix removes and adds."""
-    before, after = dedent(text), applied(dedent(text), fix)
-    diff = repair.difference(before, after, "x.py").splitlines()[2:]
+    before, after = dedent(text), apply_fix(dedent(text), fix)
+    diff = repair.unified_diff(before, after, "x.py").splitlines()[2:]
     return [line for line in diff if line[0] in "+-"]
 
 
@@ -62,7 +62,7 @@ TRACK = Fix("track", ("ema",), word="ema")
 )
 def test_an_object_is_added_to_a_state_mapping_of_any_form(mapping, expected):
     text = dedent(BLOCK).replace("dict(model=[0])", mapping)
-    assert applied(text, TRACK) == text.replace(f'"runs/x", {mapping}', f'"runs/x", {expected}')
+    assert apply_fix(text, TRACK) == text.replace(f'"runs/x", {mapping}', f'"runs/x", {expected}')
 
 
 def test_a_mapping_of_one_entry_per_line_gets_one_more_line():
@@ -95,7 +95,7 @@ def test_an_object_that_only_a_branch_makes_is_refused():
     """Without the option it has no value, and the line would fail."""
     text = dedent(BLOCK).replace("ema = {}", "if use_ema:\n    ema = {}")
     with pytest.raises(FixRefused, match="ema has no value where Run is made, or not always"):
-        applied(text, TRACK)
+        apply_fix(text, TRACK)
 
 
 def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines_lie_between():
@@ -107,7 +107,7 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
         for step in run.steps(3):
             ema[0] += 1
     """
-    assert applied(dedent(text), TRACK) == dedent(
+    assert apply_fix(dedent(text), TRACK) == dedent(
         """
         from holdfast import Run
         size = 3
@@ -118,7 +118,7 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
         """
     )
     with pytest.raises(FixRefused, match="used in between"):
-        applied(dedent(text).replace("size = 3", "size = run.epoch"), TRACK)
+        apply_fix(dedent(text).replace("size = 3", "size = run.epoch"), TRACK)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_object_made_behind_the_run_moves_the_run_down_where_only_plain_lines
 )
 def test_an_object_without_a_value_there_is_refused(text, why):
     with pytest.raises(FixRefused, match=why):
-        applied(dedent(text), TRACK)
+        apply_fix(dedent(text), TRACK)
 
 
 # Variables -----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_local_variable_becomes_one_of_the_run_behind_the_run_alone(tmp_path, 
         "+    print(run.vars.total)",
     ]
     text = dedent(IN_A_FUNCTION)
-    both = applied(applied(text, Fix("vars", ("total",), "main")), Fix("vars", ("best",), "main"))
+    both = apply_fix(apply_fix(text, Fix("vars", ("total",), "main")), Fix("vars", ("best",), "main"))
     assert "vars=dict(total=total, best=best)" in both
     assert printed(text, tmp_path / "a", monkeypatch) == printed(both, tmp_path / "b", monkeypatch)
 
@@ -210,9 +210,9 @@ def test_a_variable_of_a_function_that_is_called_makes_the_run_global(tmp_path, 
         "+    print(run.vars.loss)",
     ]
     text = dedent(text)
-    after = applied(text, Fix("vars", ("loss",), "train"))
+    after = apply_fix(text, Fix("vars", ("loss",), "train"))
     assert printed(text, tmp_path / "a", monkeypatch) == printed(after, tmp_path / "b", monkeypatch)
-    local = applied(text.replace("    global run\n", "").replace("run.batches([1, 2])", "[1, 2]"), TRACK_LOSS)
+    local = apply_fix(text.replace("    global run\n", "").replace("run.batches([1, 2])", "[1, 2]"), TRACK_LOSS)
     assert "    global run\n    run = Run(" in local
 
 
@@ -239,7 +239,7 @@ def test_targets_of_every_kind_become_variables_of_the_run(tmp_path, monkeypatch
     )
     after = text
     for name in "xyz":
-        after = applied(after, Fix("vars", (name,), "main"))
+        after = apply_fix(after, Fix("vars", (name,), "main"))
     assert "for run.vars.x in range(run.vars.x, run.vars.x + 2):" in after
     assert 'dict(x=run.vars.x)["x"]' in after
     assert printed(text, tmp_path / "a", monkeypatch) == printed(after, tmp_path / "b", monkeypatch)
@@ -264,7 +264,7 @@ def test_an_array_that_is_only_changed_in_place_is_tracked_and_no_line_of_the_lo
     """
     fix = Fix("vars", ("field",), "main", "field")
     assert changed(text, fix)[1:] == ['+    run = Run("runs/x", dict(field=field)).start()']
-    assert "run.vars.field = run.vars.field * 2" in applied(dedent(text) + "        field = field * 2\n", fix)
+    assert "run.vars.field = run.vars.field * 2" in apply_fix(dedent(text) + "        field = field * 2\n", fix)
 
 
 def test_a_variable_of_the_module_that_is_made_behind_the_run_becomes_one_of_the_run():
@@ -279,7 +279,7 @@ def test_a_variable_of_the_module_that_is_made_behind_the_run_becomes_one_of_the
     fix = Fix("vars", ("total",))
     assert changed(text, fix)[1::2] == ["+        run.vars.total = 0", "+            run.vars.total += x"]
     with pytest.raises(FixRefused, match="before Run is made"):
-        applied(dedent(text).replace("with Run", "def show():\n    print(total)\nwith Run"), fix)
+        apply_fix(dedent(text).replace("with Run", "def show():\n    print(total)\nwith Run"), fix)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_variable_of_the_module_that_is_made_behind_the_run_becomes_one_of_the
 def test_a_variable_that_no_attribute_can_stand_for_is_refused(line, why):
     text = dedent(IN_A_FUNCTION).replace("        total += step * best\n", f"        total += 1\n        {line}\n")
     with pytest.raises(FixRefused, match=why):
-        applied(text, Fix("vars", ("total",), "main"))
+        apply_fix(text, Fix("vars", ("total",), "main"))
 
 
 def test_a_parameter_of_a_function_that_does_not_make_the_run_is_refused():
@@ -311,7 +311,7 @@ def test_a_parameter_of_a_function_that_does_not_make_the_run_is_refused():
             train(epoch)
     """
     with pytest.raises(FixRefused, match="parameter of train"):
-        applied(dedent(text), TRACK_LOSS)
+        apply_fix(dedent(text), TRACK_LOSS)
 
 
 # Loaders -------------------------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_the_dataset_of_the_loader_that_is_walked_is_seeded():
         "+loader = DataLoader(Seeded(crops, seed=0), 4, shuffle=True, num_workers=2)"
     )
     with pytest.raises(FixRefused, match="2 DataLoaders"):
-        applied(dedent(LOADER).replace("run.batches(loader)", "run.batches(get())"), Fix("seeded", ("train",)))
+        apply_fix(dedent(LOADER).replace("run.batches(loader)", "run.batches(get())"), Fix("seeded", ("train",)))
 
 
 def test_a_loader_is_walked_by_the_run_and_next_is_refused():
@@ -356,7 +356,7 @@ def test_a_loader_is_walked_by_the_run_and_next_is_refused():
     assert changed(text, Fix("batches", ()))[-1] == "+        for x in run.batches(loader):"
     assert changed(text, Fix("batches", ("loader",)))[-1] == "+        for x in run.batches(loader):"
     with pytest.raises(FixRefused, match="by next"):
-        applied(dedent(text), Fix("batches", ("it",)))
+        apply_fix(dedent(text), Fix("batches", ("it",)))
 
 
 # From zero -----------------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ def test_a_training_script_gets_its_run_its_state_and_its_loops():
                 lr.step()
         '''
     )
-    diff = repair.difference(text, begin.begun(text, "train"), "x.py").splitlines()[2:]
+    diff = repair.unified_diff(text, begin.add_run(text, "train"), "x.py").splitlines()[2:]
     assert [line for line in diff if line[0] in "+-"] == [
         "+from holdfast import Run",
         '-    for index, (x, y) in enumerate(tqdm(loader, desc="x")):',
@@ -419,7 +419,7 @@ def test_a_training_script_gets_its_run_its_state_and_its_loops():
 )
 def test_an_outermost_loop_of_any_form_is_walked_by_the_run(head, expected):
     text = f"{head}\n    work()\n"
-    assert f"\n{expected}\n    work()\n" in begin.begun(text, "x")
+    assert f"\n{expected}\n    work()\n" in begin.add_run(text, "x")
 
 
 def test_a_while_loop_is_left_where_its_test_fails(tmp_path, monkeypatch):
@@ -435,7 +435,7 @@ def test_a_while_loop_is_left_where_its_test_fails(tmp_path, monkeypatch):
         print(g)
         """
     )
-    after = begin.begun(text, "x")
+    after = begin.add_run(text, "x")
     assert "for _ in run.steps():\n    if not (max(fits) < 20 and g < 1000):\n        break\n" in after
     assert printed(text, tmp_path / "a", monkeypatch) == printed(after, tmp_path / "b", monkeypatch)
 
@@ -453,7 +453,7 @@ def test_passes_over_one_set_of_data_and_parts_of_a_step_are_not_walked():
     )
     micro = "for step in range(5):\n    for part in range(4):\n        loss.backward()\n    optimizer.zero_grad()\n"
     for text in (ppo, micro):
-        assert begin.begun(text, "x").count("run.") == 1
+        assert begin.add_run(text, "x").count("run.") == 1
 
 
 def test_a_loop_that_makes_data_is_no_training_loop():
@@ -473,24 +473,24 @@ def test_a_loop_that_makes_data_is_no_training_loop():
                 model = make_step(model, x)
         """
     )
-    assert "for step, x in run.batches(Zip(range(steps), dataloader(xs))):" in begin.begun(text, "x")
+    assert "for step, x in run.batches(Zip(range(steps), dataloader(xs))):" in begin.add_run(text, "x")
 
 
 def test_a_script_without_a_loop_or_that_is_no_python_is_refused():
     with pytest.raises(FixRefused, match="no training loop"):
-        begin.begun("print(1)\n", "x")
+        begin.add_run("print(1)\n", "x")
     with pytest.raises(UsageError, match="line 1"):
         ScriptSource("for in\n")
 
 
 def test_a_name_that_is_taken_is_not_taken_again():
     text = "run = 3\nfor i in range(run):\n    print(i)\n"
-    assert "survivor = Run(" in begin.begun(text, "x")
+    assert "survivor = Run(" in begin.add_run(text, "x")
 
 
 def test_a_script_with_a_run_is_left_to_the_drill():
     text = dedent(BLOCK)
-    assert begin.begun(text, "x") == text
+    assert begin.add_run(text, "x") == text
 
 
 # The diff ------------------------------------------------------------------------------------------------------------
@@ -499,9 +499,9 @@ def test_a_script_with_a_run_is_left_to_the_drill():
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_the_diff_applies_with_patch(tmp_path, end):
     text = dedent(BLOCK).rstrip("\n") + end
-    after = applied(text, TRACK)
+    after = apply_fix(text, TRACK)
     (tmp_path / "x.py").write_text(text)
-    (tmp_path / "diff").write_text(repair.difference(text, after, "x.py"))
+    (tmp_path / "diff").write_text(repair.unified_diff(text, after, "x.py"))
     subprocess.run(["patch", "-s", "x.py", "diff"], cwd=tmp_path, check=True)
     assert (tmp_path / "x.py").read_text() == after
 
@@ -510,7 +510,7 @@ def test_the_diff_applies_with_patch(tmp_path, end):
 @pytest.mark.parametrize("indent", ["  ", "\t"])
 def test_what_is_not_changed_keeps_every_byte(newline, indent):
     text = dedent(BLOCK).replace("    ", indent).replace("\n", newline) + f"# end{newline}x = ( 1,2 ){newline}"
-    after = applied(text, TRACK)
+    after = apply_fix(text, TRACK)
     assert after == text.replace("dict(model=[0])", "dict(model=[0], ema=ema)")
 
 
@@ -531,4 +531,4 @@ def test_what_only_a_branch_binds_is_not_tracked_unless_a_line_that_always_runs_
                 loss.backward()
         """
     )
-    assert 'Run("runs/x", dict(model=model)).start()' in begin.begun(text, "x")
+    assert 'Run("runs/x", dict(model=model)).start()' in begin.add_run(text, "x")

@@ -15,13 +15,13 @@ from holdfast.drill.leftovers import Leftover
 def listen(place, program, began_ns):
     """Run the program as a process of the second run; what was noted."""
     wishes = {"opened": str(place / "opened" / "second.jsonl"), "since_ns": [began_ns, time.time_ns()]}
-    leftovers.prepare(place, "first", began_ns)
-    leftovers.prepare(place, "second", time.time_ns())
+    leftovers.prepare_file_log(place, "first", began_ns)
+    leftovers.prepare_file_log(place, "second", time.time_ns())
     path = place.parent / "train.py"
     path.write_text(f"import holdfast, os\n{program}\n")
     environment = {**os.environ, "HOLDFAST_DRILL": json.dumps(wishes)}
     subprocess.run([sys.executable, str(path)], env=environment, cwd=place.parent, check=True)
-    return leftovers.found(place)
+    return leftovers.find_leftovers(place)
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ def test_what_a_run_wrote_itself_found_before_or_has_cached_is_no_leftover(place
 
 def test_a_torn_line_is_passed_over(place):
     """A kill may come while a line is written."""
-    leftovers.prepare(place, "first", 1)
+    leftovers.prepare_file_log(place, "first", 1)
     with (place / "opened" / "first.jsonl").open("a") as file:
         file.write('{"wrote": "/x", "at"')
-    assert leftovers.found(place) == []
+    assert leftovers.find_leftovers(place) == []
 
 
 def test_nobody_listens_outside_of_a_drill():

@@ -10,8 +10,8 @@ import pytest
 from test_drill import a_course
 
 from holdfast import Stopped
-from holdfast.drill.evidence import RunEvidence, SafePoint
-from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, Course
+from holdfast.drill.evidence import SafePoint, StateRecord
+from holdfast.drill.places import AGAIN, EARLY, END, FIRST, FURTHER, LAST, LATE, LATER, SafePointSequence
 from toy import Toy, events, new_run
 
 SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
@@ -19,7 +19,7 @@ SHAPES = [(2, 10), (3, 8), (12, 30), (2, 18), (5, 4), (40, 3)]
 
 def by_steps(total):
     """The safe points of `run.steps(total)`."""
-    return Course([RunEvidence(SafePoint(step), 1, {}) for step in range(1, total + 1)])
+    return SafePointSequence([StateRecord(SafePoint(step), 1, {}) for step in range(1, total + 1)])
 
 
 def shapes_and_seeds():
@@ -29,7 +29,7 @@ def shapes_and_seeds():
 def test_five_kills_cover_every_kind_of_place():
     """The first epoch, a later one in the middle, an epoch's last batch, its end, and a resume soon after a resume."""
     for epochs, batches, seed in shapes_and_seeds():
-        found = a_course(epochs, batches).choose(5, seed)
+        found = a_course(epochs, batches).choose_targets(5, seed)
         assert {each.kind for each in found} == {FIRST, LATER, LAST, END, AGAIN}
         assert [each.place for each in found] == sorted((each.place for each in found), key=lambda place: place.order)
         at = {each.kind: each.place for each in found}
@@ -46,8 +46,10 @@ def test_epochs_that_are_not_counted_from_zero_have_the_same_places():
     """`run.epochs(range(1, 11))`: epoch 1 is the first one, and the middle of epoch 2 that of a later one."""
     for shape, first in product(SHAPES, (1, 7)):
         course, usual = a_course(*shape, count_from=first), a_course(*shape)
-        assert all(course.choose(kills, 0) == usual.choose(kills, 0) for kills in (1, 2, 4, 5, 9))
-        assert [course.kind(place) for place in course.places] == [usual.kind(place) for place in usual.places]
+        assert all(course.choose_targets(kills, 0) == usual.choose_targets(kills, 0) for kills in (1, 2, 4, 5, 9))
+        assert [course.kind_of_place(place) for place in course.places] == [
+            usual.kind_of_place(place) for place in usual.places
+        ]
 
 
 def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common():
@@ -55,7 +57,7 @@ def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common():
     it.
     """
     for (epochs, batches, seed), kills in product(shapes_and_seeds(), (2, 3, 5, 8)):
-        chosen = a_course(epochs, batches).choose(kills, seed)
+        chosen = a_course(epochs, batches).choose_targets(kills, seed)
         steps = [each.place.step for each in chosen if each.kind in (FIRST, LATER, FURTHER)]
         assert batches <= 3 or gcd(*steps) == gcd(*(step % batches for step in steps)) == 1
 
@@ -63,7 +65,7 @@ def test_steps_and_counts_within_an_epoch_have_no_divisor_in_common():
 def test_a_run_without_epochs_is_resumed_in_both_halves():
     """It has fewer kinds of places; further ones fill the widest gaps."""
     for kills, seed in product((1, 2, 5, 20), range(8)):
-        found = by_steps(100).choose(kills, seed)
+        found = by_steps(100).choose_targets(kills, seed)
         assert len({each.place for each in found}) == kills
         assert {each.kind for each in found} <= {EARLY, LATE, AGAIN, FURTHER}
         steps = [each.place.step for each in found]
@@ -74,14 +76,14 @@ def test_a_run_without_epochs_is_resumed_in_both_halves():
 def test_a_short_run_is_resumed_from_each_of_its_places():
     """All safe points but the last one, after which nothing is left to do."""
     for course in (by_steps(4), a_course(1, 3), a_course(3, 1)):
-        assert [each.place for each in course.choose(50, 0)] == course.places
-    assert by_steps(1).choose(5, 0) == [] == Course([]).choose(5, 0)
+        assert [each.place for each in course.choose_targets(50, 0)] == course.places
+    assert by_steps(1).choose_targets(5, 0) == [] == SafePointSequence([]).choose_targets(5, 0)
 
 
 def test_places_are_a_function_of_the_seed_and_seeds_differ():
     """The same seed, the same places."""
-    chosen = [tuple(a_course(12, 30).choose(5, seed)) for seed in range(10)]
-    assert chosen == [tuple(a_course(12, 30).choose(5, seed)) for seed in range(10)]
+    chosen = [tuple(a_course(12, 30).choose_targets(5, seed)) for seed in range(10)]
+    assert chosen == [tuple(a_course(12, 30).choose_targets(5, seed)) for seed in range(10)]
     assert sum(one != other for one, other in combinations(chosen, 2)) > 40
 
 

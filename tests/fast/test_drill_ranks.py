@@ -7,9 +7,9 @@ import sys
 from test_drill import is_gone, planned, until
 
 from holdfast.drill import compare, output
-from holdfast.drill.attempts import attempts_of, prove
-from holdfast.drill.evidence import RunEvidence, SafePoint, Trace, generator_of
-from holdfast.drill.kill import ChildTree, Fired
+from holdfast.drill.attempts import attempts_of, proven_places
+from holdfast.drill.evidence import RunTrace, SafePoint, StateRecord, generator_of
+from holdfast.drill.kill import ChildTree, DeliveredKill
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -63,8 +63,8 @@ def a_log(attempt, restored, reached):
 
 def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     """Each has its own strike; the one after it proves the kill."""
-    made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: Fired("RANK", "step-000000004")})
-    assert [SafePoint(4)] == prove(made, [SafePoint(4)])
+    made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: DeliveredKill("RANK", "step-000000004")})
+    assert [SafePoint(4)] == proven_places(made, [SafePoint(4)])
     assert [("RANK", True), (None, False)] == [(each.signal, each.proven) for each in made]
     assert "step-000000004" == made[0].in_save
 
@@ -74,14 +74,14 @@ def test_a_generator_is_idle_on_each_rank_by_itself():
 
     def seen(own, drawn):
         keys = {"holdfast/rng/numpy/key": own, "@1/holdfast/rng/numpy/key": drawn}
-        return RunEvidence(SafePoint(len(drawn)), 1, keys)
+        return StateRecord(SafePoint(len(drawn)), 1, keys)
 
-    first = Trace([seen("p", "x"), seen("p", "yy")], [], {1: SafePoint(0)}, {})
-    second = Trace([seen("q", "x"), seen("q", "yy")], [], {1: SafePoint(0)}, {})
-    assert frozenset({"numpy"}) == compare.idle(first, second)
-    assert compare.parting(first, second, frozenset({"numpy"})) is None
-    drawn = Trace([seen("q", "x"), seen("q", "zz")], [], {1: SafePoint(0)}, {})
-    assert ("@1/holdfast/rng/numpy/key",) == compare.parting(first, drawn, frozenset({"numpy"})).leaves
+    first = RunTrace([seen("p", "x"), seen("p", "yy")], [], {1: SafePoint(0)}, {})
+    second = RunTrace([seen("q", "x"), seen("q", "yy")], [], {1: SafePoint(0)}, {})
+    assert frozenset({"numpy"}) == compare.idle_generators(first, second)
+    assert compare.first_state_difference(first, second, frozenset({"numpy"})) is None
+    drawn = RunTrace([seen("q", "x"), seen("q", "zz")], [], {1: SafePoint(0)}, {})
+    assert ("@1/holdfast/rng/numpy/key",) == compare.first_state_difference(first, drawn, frozenset({"numpy"})).leaves
     assert "numpy of rank 12" == generator_of("@12/holdfast/epoch_rng/numpy/key")
     assert "torch" == generator_of("holdfast/position/feeds/train/members/0/last_rng/torch/cpu")
     assert generator_of("holdfast/position/feeds/train/state/rng_of_mine") is None

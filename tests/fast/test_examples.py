@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from holdfast.batch.script import ScriptContext
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted([*EXAMPLES.rglob("*.sh"), *EXAMPLES.rglob("*.bash")])
@@ -58,7 +58,7 @@ def test_lint_finds_nothing_in_the_examples():
     assert len(SCRIPTS) >= 4
     for script in SCRIPTS:
         here = {path.name: path.read_text() for path in script.parent.iterdir() if path.is_file()}
-        assert [] == lint(script.read_text(), ScriptContext(read=here.get)), script
+        assert [] == lint_script(script.read_text(), ScriptContext(read=here.get)), script
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

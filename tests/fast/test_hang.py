@@ -12,13 +12,13 @@ import pytest
 
 from holdfast import Every
 from holdfast.children import processes, steps
-from holdfast.children.steps import Claimed, SlotView, StepMemory
+from holdfast.children.steps import SlotView, StepMemory, StepSlot
 from holdfast.cluster import job_leader
 from holdfast.run import alive
 from holdfast.supervise import missing, signs
-from holdfast.supervise.hang import FEW, FEW_TIMES, FLOOR_S, LOOK_S, RARE, TIMES, UNKNOWN, Judge, Look
-from holdfast.supervise.judge import CommandAttempt, judge
-from holdfast.supervise.stacks import Stacks, place
+from holdfast.supervise.hang import FEW, FEW_TIMES, FLOOR_S, LOOK_S, RARE, TIMES, UNKNOWN, HangJudge, Observation
+from holdfast.supervise.judge import CommandAttempt, decide_next_step
+from holdfast.supervise.stacks import StackMemory, innermost_user_line
 from toy import Toy, new_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -33,19 +33,19 @@ class Watched:
     """A judge and its clock."""
 
     def __init__(self, **options):
-        self.judge, self.now_s, self.beats = Judge(signs.PHASES, **options), 0.0, 1
+        self.judge, self.now_s, self.beats = HangJudge(signs.PHASES, **options), 0.0, 1
 
     def lives(self, phase, *ended):
         """A sign of life, and the phases that ended before it."""
         self.beats += 1
-        return self.stays(phase, self.judge.look_s, ended=ended)
+        return self.stays(phase, self.judge.interval_s, ended=ended)
 
     def stays(self, phase, seconds, *, every_s=None, ended=(), **more):
         """Look for so long at a place that shows no sign of life; return what was told, with the time."""
         told, until_s = [], self.now_s + seconds
         while self.now_s < until_s:
-            self.now_s += every_s or self.judge.look_s
-            told += self.judge.look(self.now_s, [Look(0, self.beats, phase, ended, **more)])
+            self.now_s += every_s or self.judge.interval_s
+            told += self.judge.find_hangs(self.now_s, [Observation(0, self.beats, phase, ended, **more)])
             ended = ()
         return [(hang.phase, hang.stuck_s) for hang in told]
 
@@ -93,7 +93,7 @@ def test_the_users_limit_is_that_of_a_step():
     watched = Watched(after_s=30.0).knows(20.0)
     assert 12 * 30.0 == Watched(after_s=30.0).judge.limit_s(STEP)
     assert (30.0, 90.0) == (watched.judge.limit_s(STEP), watched.judge.limit_s(SAVE))
-    assert [(STEP, pytest.approx(30.0, abs=2 * watched.judge.look_s))] == watched.stays(STEP, 60.0)
+    assert [(STEP, pytest.approx(30.0, abs=2 * watched.judge.interval_s))] == watched.stays(STEP, 60.0)
 
 
 def test_time_in_which_the_supervisor_did_not_look_does_not_count():
@@ -121,35 +121,35 @@ def test_a_supervisor_that_is_late_counts_less_but_counts():
 def test_an_output_is_judged_once_it_was_regular():
     """A program that prints a line and then works in silence does not hang, unless the user has given a limit."""
     for lines, hangs in ((3, 0), (40, 1)):
-        judged = Judge(signs.PHASES)
+        judged = HangJudge(signs.PHASES)
         told = [
             hang
             for look in range(lines + 1000)
-            for hang in judged.look(LOOK_S * look, signs.of_output(min(look, lines)))
+            for hang in judged.find_hangs(LOOK_S * look, signs.observe_output(min(look, lines)))
         ]
         assert hangs == len(told)
 
 
 def test_an_output_has_time_to_begin():
     """Also with a limit of the user's: what is imported first takes its time, in each start anew."""
-    watched = Judge(signs.PHASES, after_s=10.0)
+    watched = HangJudge(signs.PHASES, after_s=10.0)
     for _ in range(2):
-        watched.begin()
+        watched.reset_places()
         assert UNKNOWN * 10 == watched.limit_s(signs.OUTPUT)
         for look in range(100):
-            watched.look(watched.look_s * look, signs.of_output(look))
+            watched.find_hangs(watched.interval_s * look, signs.observe_output(look))
         assert 10 == watched.limit_s(signs.OUTPUT)
 
 
 def test_a_file_that_never_comes_is_no_sign_of_life(tmp_path):
-    watched, file = Judge(signs.PHASES, after_s=10.0), tmp_path / "alive"
-    told = [bool(watched.look(number * watched.look_s, signs.of_file(file))) for number in range(1000)]
-    assert [int(UNKNOWN * 10 / watched.look_s) + 1] == [number for number, hangs in enumerate(told) if hangs]
-    before = signs.of_file(file)
-    assert f"{file} is not there" == signs.silence(signs.FILE, file)
+    watched, file = HangJudge(signs.PHASES, after_s=10.0), tmp_path / "alive"
+    told = [bool(watched.find_hangs(number * watched.interval_s, signs.observe_file(file))) for number in range(1000)]
+    assert [int(UNKNOWN * 10 / watched.interval_s) + 1] == [number for number, hangs in enumerate(told) if hangs]
+    before = signs.observe_file(file)
+    assert f"{file} is not there" == signs.describe_silence(signs.FILE, file)
     file.touch()
-    assert before != signs.of_file(file)
-    assert "the file that it touches does not change" == signs.silence(signs.FILE, file)
+    assert before != signs.observe_file(file)
+    assert "the file that it touches does not change" == signs.describe_silence(signs.FILE, file)
 
 
 @pytest.mark.parametrize("kind", [*[*KINDS][:2], "stalls of 5 minutes", "compiled again"])
@@ -171,10 +171,10 @@ def test_the_simulation_can_fail():
 def test_steps_reach_the_supervisor_through_memory():
     """With the time of each; a look sees what has ended since the one before."""
     memory = StepMemory()
-    slot = Claimed(memory.path, 3, 8)
-    slot.mark(steps.OPENING, 0)
-    slot.mark(steps.FIRST, 0)
-    (seen,) = memory.look()
+    slot = StepSlot(memory.path, 3, 8)
+    slot.mark_phase(steps.OPENING, 0)
+    slot.mark_phase(steps.FIRST, 0)
+    (seen,) = memory.read_slots()
     assert (os.getpid(), 3, 8, 0, steps.FIRST, [steps.OPENING]) == (
         seen.pid,
         seen.rank,
@@ -185,23 +185,23 @@ def test_steps_reach_the_supervisor_through_memory():
     )
     began = time.monotonic()
     for number in range(5):
-        slot.mark(steps.STEP, number)
-    (seen,) = memory.look()
+        slot.mark_phase(steps.STEP, number)
+    (seen,) = memory.read_slots()
     assert (4, [steps.FIRST, *4 * [steps.STEP]]) == (seen.step, [phase for phase, _ in seen.ended])
     assert sum(seconds for phase, seconds in seen.ended if phase == steps.STEP) <= time.monotonic() - began
-    assert [] == memory.look()[0].ended
+    assert [] == memory.read_slots()[0].ended
     memory.clear()
-    assert [] == memory.look()
+    assert [] == memory.read_slots()
 
 
 def test_a_step_costs_less_than_ten_microseconds():
     """Half of one on the machine where it was measured; this one may be busy."""
-    slot = Claimed(StepMemory().path, 0, 1)
+    slot = StepSlot(StepMemory().path, 0, 1)
     costs = []
     for _ in range(5):
         began = time.perf_counter()
         for number in range(10000):
-            slot.mark(steps.STEP, number)
+            slot.mark_phase(steps.STEP, number)
         costs.append((time.perf_counter() - began) / 10000)
     assert min(costs) < 10e-6
 
@@ -210,27 +210,28 @@ def test_each_process_has_a_slot_of_its_own(tmp_path):
     """A process that claims one keeps nobody waiting, and a slot whose process is gone is free again."""
     memory, script = StepMemory(), tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom holdfast.children.steps import Claimed\n"
-        "slot = Claimed(Path(sys.argv[1]), int(sys.argv[2]), 3)\nslot.mark(2, 1)\nprint('ready', flush=True)\ninput()"
+        "import sys\nfrom pathlib import Path\nfrom holdfast.children.steps import StepSlot\n"
+        "slot = StepSlot(Path(sys.argv[1]), int(sys.argv[2]), 3)\nslot.mark_phase(2, 1)\n"
+        "print('ready', flush=True)\ninput()"
     )
     pipe = subprocess.PIPE
     command = [sys.executable, script, memory.path]
     ranks = [subprocess.Popen([*command, str(rank)], stdin=pipe, stdout=pipe) for rank in range(3)]
     assert 3 * [b"ready\n"] == [rank.stdout.readline() for rank in ranks]
-    assert {0, 1, 2} == {each.rank for each in memory.look()}
+    assert {0, 1, 2} == {each.rank for each in memory.read_slots()}
     for rank in ranks:
         rank.communicate(b"\n")
-    Claimed(memory.path, 7, 8).mark(steps.STEP, 1)
-    assert 3 == len(memory.look())
-    assert 7 in {each.rank for each in memory.look()}
+    StepSlot(memory.path, 7, 8).mark_phase(steps.STEP, 1)
+    assert 3 == len(memory.read_slots())
+    assert 7 in {each.rank for each in memory.read_slots()}
 
 
 def test_more_steps_than_the_ring_holds_are_a_part_of_them():
     memory = StepMemory()
-    slot = Claimed(memory.path, 0, 1)
+    slot = StepSlot(memory.path, 0, 1)
     for number in range(10000):
-        slot.mark(steps.STEP, number)
-    (seen,) = memory.look()
+        slot.mark_phase(steps.STEP, number)
+    (seen,) = memory.read_slots()
     assert 9999 == seen.step
     assert 100 < len(seen.ended) < 10000
     assert all(0 <= seconds < 10 for _, seconds in seen.ended)
@@ -242,13 +243,13 @@ def test_a_file_that_is_no_supervisors_memory_is_left_alone(tmp_path):
     (tmp_path / "file").write_bytes(b"mine")
     for name in ("pipe", "file", "nothing"):
         with pytest.raises(OSError):
-            Claimed(tmp_path / name, 0, 1)
+            StepSlot(tmp_path / name, 0, 1)
     assert b"mine" == (tmp_path / "file").read_bytes()
 
 
 def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
     """Each phase that has a pace of its own, and the number of steps."""
-    memory, stacks = StepMemory(), Stacks()
+    memory, stacks = StepMemory(), StackMemory()
     alive.announce_memory(tmp_path, memory.path, stacks.path)
     monkeypatch.setenv(job_leader.SUPERVISOR, str(tmp_path))
     toy = Toy()
@@ -256,7 +257,7 @@ def test_a_run_says_what_it_is_at(tmp_path, monkeypatch):
         for _ in run.epochs(2):
             for x in run.batches(range(3)):
                 toy.learn(x)
-    (seen,) = memory.look()
+    (seen,) = memory.read_slots()
     assert (os.getpid(), steps.OVER) == (seen.pid, seen.phase)
     assert [
         *(steps.OPENING, steps.FIRST, steps.STEP, steps.SAVE, steps.STEP, steps.STEP, steps.AFTER_BATCHES),
@@ -283,10 +284,10 @@ def test_a_run_goes_on_without_a_supervisor_that_it_can_reach(tmp_path, monkeypa
 LISTENS = """
 import faulthandler, os, signal, sys, time
 from pathlib import Path
-from holdfast.children.steps import Claimed
+from holdfast.children.steps import StepSlot
 from holdfast import disk
 if "claims" in sys.argv:
-    slot = Claimed(Path(sys.argv[1]), 0, 1)
+    slot = StepSlot(Path(sys.argv[1]), 0, 1)
 if "listens" in sys.argv:
     faulthandler.register(int(sys.argv[3]), disk.open_shared(Path(sys.argv[2]), append=True))
 if "uses" in sys.argv:
@@ -304,12 +305,12 @@ asleep()
 def test_the_signal_goes_only_to_runs_that_catch_it(tmp_path, words):
     """Any other process would die of it, or take it for something else."""
     (tmp_path / "script.py").write_text(LISTENS)
-    memory, stacks, number = StepMemory(), Stacks(), signal.SIGRTMAX - 6
+    memory, stacks, number = StepMemory(), StackMemory(), signal.SIGRTMAX - 6
     command = [sys.executable, tmp_path / "script.py", memory.path, stacks.path, str(number), *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert b"ready\n" == process.stdout.readline()
-            text = stacks.take([process.pid], {process.pid: number})[process.pid]
+            text = stacks.collect_stacks([process.pid], {process.pid: number})[process.pid]
             assert process.poll() is None
         finally:
             process.kill()
@@ -317,20 +318,23 @@ def test_the_signal_goes_only_to_runs_that_catch_it(tmp_path, words):
     assert f"thread {process.pid}" in text
     if "in asleep" in text:
         last = LISTENS.splitlines().index("    time.sleep(600)") + 1
-        assert place(text) in {f"script.py, line {last - 1}", f"script.py, line {last}"}  # it may still be in the print
+        assert innermost_user_line(text) in {
+            f"script.py, line {last - 1}",
+            f"script.py, line {last}",
+        }  # it may still be in the print
 
 
 @pytest.mark.parametrize("forks", [[], ["forks"]], ids=" ".join)
 def test_a_signal_that_another_rank_listens_to_is_this_ones_own(tmp_path, forks):
     """It may have a handler of the user's there; a fork of it listens to the signal of its parent."""
     (tmp_path / "script.py").write_text(LISTENS)
-    memory, stacks, number = StepMemory(), Stacks(), signal.SIGRTMAX - 6
+    memory, stacks, number = StepMemory(), StackMemory(), signal.SIGRTMAX - 6
     words = [memory.path, stacks.path, str(number), "claims", "listens", "uses", *forks]
     with subprocess.Popen([sys.executable, tmp_path / "script.py", *words], stdout=subprocess.PIPE) as process:
         try:
             assert b"ready\n" == process.stdout.readline()
             pids = [process.pid, *processes.descendants(process.pid)]
-            texts = stacks.take(pids, {os.getpid(): number - 1, process.pid: number})
+            texts = stacks.collect_stacks(pids, {os.getpid(): number - 1, process.pid: number})
             assert process.poll() is None
             assert 1 + len(forks) == len(pids)
             assert "in asleep" in texts[pids[-1]]
@@ -365,16 +369,16 @@ ASLEEP = 'Thread 0x1 (most recent call first):\n  File "/home/me/train.py", line
     ],
 )
 def test_the_missing_rank_is_the_one_behind_or_the_one_in_no_collective(ranks, stacks, missed):
-    assert missed == [each.rank for each in missing.ranks(ranks, stacks)]
+    assert missed == [each.rank for each in missing.missing_ranks(ranks, stacks)]
 
 
 def test_what_is_said_of_the_ranks():
     both = [seen(0, 5), seen(1, 5)]
-    assert "of 2 ranks, the others wait for 1 (pid 101, after step 5)" == missing.sentence(both[1:], both)
-    assert "all 2 ranks wait" == missing.sentence([], both)
+    assert "of 2 ranks, the others wait for 1 (pid 101, after step 5)" == missing.describe_missing(both[1:], both)
+    assert "all 2 ranks wait" == missing.describe_missing([], both)
     half = [seen(rank, 5, world=8) for rank in range(4)]
-    assert "of 8 ranks, all that this node has wait: 0 to 3" == missing.sentence([], half)
-    assert "of 8 ranks, all that this node has wait: 0, 2" == missing.sentence([], half[::2])
+    assert "of 8 ranks, all that this node has wait: 0 to 3" == missing.describe_missing([], half)
+    assert "of 8 ranks, all that this node has wait: 0, 2" == missing.describe_missing([], half[::2])
 
 
 def test_the_second_hang_at_the_same_step_is_the_last():
@@ -382,14 +386,19 @@ def test_the_second_hang_at_the_same_step_is_the_last():
     hung = CommandAttempt("failed", -9, 60.0, hung="step 17")
     saved = CommandAttempt("stopped", 75, 60.0, reason="SIGTERM", progressed=True, hung="step 17")
     later = saved._replace(hung="step 90")
-    assert ["again", "fail"] == [judge(each).do for each in ([hung], [hung, hung])]
-    assert ["again", "again", "fail"] == [judge(each).do for each in ([saved], [saved, later], [saved, later, hung])]
-    assert "it hung twice at step 17" == judge([hung, hung]).why
-    assert ("leave", "leave") == (judge([hung._replace(told="SIGTERM")]).do, judge([hung._replace(held=True)]).do)
-    assert "done" == judge([hung._replace(verdict="done", code=0)]).do
+    assert ["again", "fail"] == [decide_next_step(each).do for each in ([hung], [hung, hung])]
+    assert ["again", "again", "fail"] == [
+        decide_next_step(each).do for each in ([saved], [saved, later], [saved, later, hung])
+    ]
+    assert "it hung twice at step 17" == decide_next_step([hung, hung]).why
+    assert ("leave", "leave") == (
+        decide_next_step([hung._replace(told="SIGTERM")]).do,
+        decide_next_step([hung._replace(held=True)]).do,
+    )
+    assert "done" == decide_next_step([hung._replace(verdict="done", code=0)]).do
 
 
 def test_where_it_is_has_the_users_own_line():
     text = f'{ASLEEP}\n\nCurrent thread 0x2 (most recent call first):\n  File "{Path(os.__file__)}", line 3 in wait\n'
-    assert "" == place(text)
-    assert "loop.py, line 12" == place(f'{text}  File "/home/me/loop.py", line 12 in step\n')
+    assert "" == innermost_user_line(text)
+    assert "loop.py, line 12" == innermost_user_line(f'{text}  File "/home/me/loop.py", line 12 in step\n')

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import disk
-from holdfast.mirror.folder import Folder
+from holdfast.mirror.folder import FolderPlace
 from holdfast.mirror.place import Refused
 from holdfast.run import checkpoint_fetcher
 from holdfast.store.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ def listing(folder):
 
 def test_a_mirror_writes_through_no_link(tmp_path, outside):
     """Where an attempt's folder leads elsewhere, each change is refused with the link's name; reading goes on."""
-    place = Folder(tmp_path / "place")
+    place = FolderPlace(tmp_path / "place")
     (tmp_path / "place").mkdir()
     (tmp_path / "place/000001").symlink_to(outside)
     before = listing(outside)
@@ -47,7 +47,7 @@ def test_of_a_checkpoint_that_is_a_link_only_the_link_is_removed(tmp_path, outsi
     (tmp_path / "place/000001").mkdir(parents=True)
     (tmp_path / "place/000001/step-000000001").symlink_to(outside / "step-000000001")
     before = listing(outside)
-    Folder(tmp_path / "place").remove("000001/step-000000001")
+    FolderPlace(tmp_path / "place").remove("000001/step-000000001")
     assert [] == list((tmp_path / "place/000001").iterdir())
     assert before == listing(outside)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.batch import bash, work
-from holdfast.batch.sbatch_options import Local
-from holdfast.batch.script import ScriptContext, read
-from holdfast.lint import RULES, lint
+from holdfast.batch.sbatch_options import LocalSbatch
+from holdfast.batch.script import ScriptContext, parse_script
+from holdfast.lint import RULES, lint_script
 from lint_faults import CLEAN, FAULTS, LONG, NOTICE, edited, job
 
 # As Mila's guide has it: a handler, and after it exec.
@@ -69,7 +69,7 @@ python train_with_checkpoints.py $numOfSteps &> log.$SLURM_ARRAY_TASK_ID
 
 def found(text, **around):
     """The findings as {rule: line}."""
-    return {finding.rule: finding.line for finding in lint(text, ScriptContext(**around))}
+    return {finding.rule: finding.line for finding in lint_script(text, ScriptContext(**around))}
 
 
 def test_what_holdfast_submit_would_write_has_no_finding():
@@ -101,11 +101,11 @@ def test_each_fault_is_found_at_its_line_and_its_cure_is_not(name):
 def test_each_fix_mends_its_own_script_and_bash_still_reads_it(name):
     """The edits of a finding take it away. What they do not name stays as it was, byte for byte."""
     rule, faulty, _, _ = FAULTS[name]
-    for finding in lint(faulty):
+    for finding in lint_script(faulty):
         if finding.rule == rule and finding.edits:
             mended = edited(faulty, finding.edits)
-            assert finding not in lint(mended)
-            assert rule not in {each.rule for each in lint(mended) if each.what == finding.what}, mended
+            assert finding not in lint_script(mended)
+            assert rule not in {each.rule for each in lint_script(mended) if each.what == finding.what}, mended
             read_by_bash = subprocess.run(["bash", "-n"], input=mended.encode(), capture_output=True, check=False)
             assert (0, b"") == (read_by_bash.returncode, read_by_bash.stderr), mended
 
@@ -113,7 +113,10 @@ def test_each_fix_mends_its_own_script_and_bash_still_reads_it(name):
 def test_most_fixes_are_edits():
     """The test above would be empty without them."""
     edits = [
-        rule for rule, faulty, _, _ in FAULTS.values() for each in lint(faulty) if each.rule == rule and each.edits
+        rule
+        for rule, faulty, _, _ in FAULTS.values()
+        for each in lint_script(faulty)
+        if each.rule == rule and each.edits
     ]
     assert len(set(edits)) >= 20
 
@@ -122,7 +125,7 @@ def test_every_rule_finds_some_fault():
     """No rule stands there that never went red."""
     around = ScriptContext(exists=lambda _: False, save_s=1e6)
     more = [job("exec torchrun train.py", f"{LONG} --signal=B:TERM@300")]
-    scripts = [read(text, around) for text in [*(faulty for _, faulty, *_ in FAULTS.values()), *more]]
+    scripts = [parse_script(text, around) for text in [*(faulty for _, faulty, *_ in FAULTS.values()), *more]]
     assert [] == [rule.name for rule in RULES if not any(list(rule.check(script)) for script in scripts)]
 
 
@@ -160,7 +163,7 @@ SUPERVISED = [
 def test_a_fix_keeps_quotes_redirections_and_line_breaks(body):
     """It only puts words before the program."""
     before, after = (job(body.replace("{}", words), LONG) for words in ("", EXEC))
-    (finding,) = (each for each in lint(before) if each.rule == "no-grace")
+    (finding,) = (each for each in lint_script(before) if each.rule == "no-grace")
     assert after == edited(before, finding.edits)
 
 
@@ -181,7 +184,7 @@ def test_a_fix_keeps_quotes_redirections_and_line_breaks(body):
 )
 def test_where_exec_would_lose_something_the_fix_says_what_to_restructure(body, what):
     """Further commands, a loop, a function, a pipe, a trap: nothing is edited."""
-    (finding,) = (each for each in lint(job(body, LONG)) if each.rule == "no-grace")
+    (finding,) = (each for each in lint_script(job(body, LONG)) if each.rule == "no-grace")
     assert () == finding.edits
     assert what in finding.fix
     assert "exec holdfast run --" in finding.fix
@@ -235,9 +238,9 @@ def test_only_directives_of_a_python_script_are_judged():
     assert {"script-refused": 2, "append-missing": 3} == found(text)
 
 
-def refusals(option, here=Local()):  # noqa: B008  a frozen value
+def refusals(option, here=LocalSbatch()):  # noqa: B008  a frozen value
     text = CLEAN.replace("--requeue", f"{option}\n#SBATCH")
-    found = lint(text, ScriptContext(sbatch=lambda: here))
+    found = lint_script(text, ScriptContext(sbatch=lambda: here))
     return [(each.what, each.fix) for each in found if each.rule == "script-refused"]
 
 
@@ -265,7 +268,7 @@ HELP = """\
 @pytest.mark.parametrize("option", NEWER)
 def test_what_only_the_table_does_not_know_is_never_called_refused(option):
     """The table is of one version. Another one, here or on the cluster, may take it."""
-    for here in (Local(), Local("25.11.2"), Local("25.11.2", HELP.replace("-z", "-y"))):
+    for here in (LocalSbatch(), LocalSbatch("25.11.2"), LocalSbatch("25.11.2", HELP.replace("-z", "-y"))):
         told = refusals(option, here)
         known = here.help and option in NEWER[:2]
         assert (
@@ -278,10 +281,10 @@ def test_what_only_the_table_does_not_know_is_never_called_refused(option):
 def test_what_the_help_of_the_local_sbatch_names_is_no_finding():
     """The option itself, a value where the table has none, or none where the table has one; and plugins'."""
     for option in ("--requeue=expedite", "--consolidate-segments=1", "--consolidate-segments", "--zeal", "-z"):
-        assert [] == refusals(option, Local("25.11.2", HELP)), option
-    assert [] == refusals("--output", Local("25.11.2", "  -o, --output[=out]  file"))
+        assert [] == refusals(option, LocalSbatch("25.11.2", HELP)), option
+    assert [] == refusals("--output", LocalSbatch("25.11.2", "  -o, --output[=out]  file"))
     for option in ("--segments", "--consolidate", "--output", "--ze", "--requeue=expedite --qqq"):
-        assert 1 == len(refusals(option, Local("25.11.2", HELP))), option
+        assert 1 == len(refusals(option, LocalSbatch("25.11.2", HELP))), option
 
 
 def test_a_local_sbatch_of_the_tables_version_is_quoted():
@@ -294,7 +297,9 @@ def test_a_local_sbatch_of_the_tables_version_is_quoted():
         "-z": "it has no option -z",
         "-J a\\ b": "'b' is neither an option nor the value of one",
     }.items():
-        assert [f"sbatch 22.05.8 refuses the script: {why}"] == [what for what, _ in refusals(option, Local("22.05.8"))]
+        assert [f"sbatch 22.05.8 refuses the script: {why}"] == [
+            what for what, _ in refusals(option, LocalSbatch("22.05.8"))
+        ]
 
 
 def test_what_every_version_refuses_is_called_so_whatever_is_here():
@@ -311,7 +316,7 @@ def test_what_every_version_refuses_is_called_so_whatever_is_here():
         CLEAN.replace("--requeue", "--requeue stray"),
         CLEAN.replace("--requeue", '--comment="open'),
     ):
-        told = [each.what for each in lint(text, ScriptContext(sbatch=asked)) if each.rule == "script-refused"]
+        told = [each.what for each in lint_script(text, ScriptContext(sbatch=asked)) if each.rule == "script-refused"]
         assert all(what.startswith("sbatch refuses the script: ") for what in told)
         assert (text == CLEAN) == (told == [])
 
@@ -331,7 +336,7 @@ def test_a_short_job_keeps_three_quarters_of_its_time():
     def told(limit, lead):
         text = CLEAN.replace("12:00:00", limit)
         text = re.sub(r"(--signal=\S*@)\d+", rf"\g<1>{lead}", text)
-        return [finding.fix for finding in lint(text) if finding.rule == "lead-too-short"]
+        return [finding.fix for finding in lint_script(text) if finding.rule == "lead-too-short"]
 
     assert [] == told("1", 15)
     assert [["write --signal=B:USR1@15"], ["write --signal=B:USR1@45"]] == [told("1", 10), told("3:00", 20)]
@@ -373,8 +378,8 @@ def test_a_log_folder_that_is_not_there_is_found(option, finds):
     text = CLEAN.replace("--requeue", f"--requeue {option}")
     around = {"exists": lambda folder: folder == "there", "user": "me"}
     assert finds == ("log-folder-missing" in found(text, **around))
-    assert finds == ("log-folder-missing" in found(text, **around, sbatch=lambda: Local("22.05.8")))
-    assert "log-folder-missing" not in found(text, **around, sbatch=lambda: Local("23.02.0"))
+    assert finds == ("log-folder-missing" in found(text, **around, sbatch=lambda: LocalSbatch("22.05.8")))
+    assert "log-folder-missing" not in found(text, **around, sbatch=lambda: LocalSbatch("23.02.0"))
 
 
 def test_a_comment_switches_a_rule_off():
@@ -387,8 +392,8 @@ def test_a_comment_switches_a_rule_off():
 def test_a_script_whose_program_uses_holdfast_is_supervised():
     """The program is read, not run."""
     script = job("exec python train.py")
-    assert not read(script, ScriptContext(read=lambda _: "import holdfastened\n")).supervised
-    assert read(script, ScriptContext(read=lambda _: "import os\nfrom holdfast import Run\n")).supervised
+    assert not parse_script(script, ScriptContext(read=lambda _: "import holdfastened\n")).is_supervised
+    assert parse_script(script, ScriptContext(read=lambda _: "import os\nfrom holdfast import Run\n")).is_supervised
 
 
 def test_the_documentation_names_each_rule_with_its_severity():
@@ -414,4 +419,4 @@ def test_the_documentation_names_each_rule_with_its_severity():
 )
 def test_a_program_is_called_what_people_call_it(command, name):
     """In every message."""
-    assert name == work.name(bash.commands(command)[0])
+    assert name == work.program_name(bash.commands(command)[0])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.mirror.lineage import HERE, Held, lineage, origins
+from holdfast.mirror.lineage import HERE, HeldCheckpoint, compute_lineage, merge_origins
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.store.format import Name
 
@@ -16,11 +16,11 @@ def name(step):
 
 
 def held(place, attempt, *steps):
-    return [Held(place, attempt, name(step), f"{attempt}-{step}") for step in steps]
+    return [HeldCheckpoint(place, attempt, name(step), f"{attempt}-{step}") for step in steps]
 
 
 def chosen(came_from, every):
-    return [(each.attempt, each.name, each.places) for each in lineage(came_from, every)]
+    return [(each.attempt, each.name, each.places) for each in compute_lineage(came_from, every)]
 
 
 def test_an_attempt_that_died_before_it_went_on_does_not_count():
@@ -39,14 +39,17 @@ def test_a_start_afresh_leaves_everything_older_behind():
 
 
 def test_the_end_of_an_epoch_is_newer_than_its_last_step():
-    end = Held(0, 1, str(Name(10, "end")), "x")
-    assert [each.name for each in lineage({1: ResumeOrigin(None)}, [end, *held(0, 1, 10)])] == [end.name, name(10)]
+    end = HeldCheckpoint(0, 1, str(Name(10, "end")), "x")
+    assert [each.name for each in compute_lineage({1: ResumeOrigin(None)}, [end, *held(0, 1, 10)])] == [
+        end.name,
+        name(10),
+    ]
 
 
 def test_two_processes_of_one_number_are_told():
-    assert origins([(1, None), (1, ResumeOrigin(None)), (1, ResumeOrigin(None))]) == {1: ResumeOrigin(None)}
+    assert merge_origins([(1, None), (1, ResumeOrigin(None)), (1, ResumeOrigin(None))]) == {1: ResumeOrigin(None)}
     with pytest.raises(ValueError, match="elsewhere"):
-        origins([(2, ResumeOrigin(None)), (2, ResumeOrigin(1, name(10)))])
+        merge_origins([(2, ResumeOrigin(None)), (2, ResumeOrigin(1, name(10)))])
 
 
 def test_a_record_that_leads_forwards_leads_nowhere():
@@ -105,7 +108,7 @@ def test_the_lineage_is_what_led_to_the_present(seed):
     """Against a model in which every state knows its past; several places, ghosts, restarts from older ones."""
     world = World(seed)
     world.live([HERE, 0, 1])
-    every = [Held(place, attempt, name(step), f"{attempt}-{step}") for place, attempt, step in world.copies]
+    every = [HeldCheckpoint(place, attempt, name(step), f"{attempt}-{step}") for place, attempt, step in world.copies]
     random.Random(seed).shuffle(every)
     expected = []
     for attempt, step in reversed(world.present):

@@ -3,7 +3,7 @@
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from holdfast.mirror.other import Other, _exclusive
+from holdfast.mirror.other import FsspecPlace, _exclusive_option
 from holdfast.mirror.place import Refused
 
 
@@ -26,7 +26,7 @@ class LikeOld(MemoryFileSystem):
     ("kind", "option"), [(LikeNew, {"mode": "create"}), (LikeAdlfs, {"overwrite": False}), (LikeOld, {})]
 )
 def test_an_exclusive_write_is_asked_for_as_the_package_calls_it(kind, option):
-    assert _exclusive(kind) == option
+    assert _exclusive_option(kind) == option
 
 
 class HttpResponseError(Exception):
@@ -35,12 +35,12 @@ class HttpResponseError(Exception):
 
 def test_a_refusal_is_told_as_one():
     """gcsfs has no number for it, and adlfs hides it below another error."""
-    place = Other("memory://box/run")
+    place = FsspecPlace("memory://box/run")
     hidden = RuntimeError("Failed to remove")
     hidden.__cause__ = HttpResponseError("AuthorizationPermissionMismatch")
     for error in (OSError("Forbidden: b/box\nno storage.objects.create"), hidden, HttpResponseError("no")):
-        found = place.translated(error)
+        found = place.translate_error(error)
         assert isinstance(found, Refused), error
         assert "check the URL" in str(found)
     azure = HttpResponseError("This is not authorized.\nRequestId:1\nTime:2\nContent: <?xml?>")
-    assert str(place.translated(azure)).startswith("memory://box/run: This is not authorized.; check")
+    assert str(place.translate_error(azure)).startswith("memory://box/run: This is not authorized.; check")

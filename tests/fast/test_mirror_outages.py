@@ -20,12 +20,12 @@ SLOW = """
 import time
 from holdfast.mirror import replicator, retrying, sending
 replicator.RETRY_S, retrying.LONGEST_WAIT_S = 0.1, 0.2
-real = sending._read
+real = sending._read_file
 def read(*args):
     for piece in real(*args):
         time.sleep({pause_s} if len(piece) > {least} else 0)
         yield piece
-sending._read = read
+sending._read_file = read
 """
 
 

@@ -13,9 +13,9 @@ from holdfast.errors import Damaged, NotFound, UsageError
 from holdfast.mirror import copying
 from holdfast.mirror.backends import open_place
 from holdfast.mirror.copying import COPIED, THERE
-from holdfast.mirror.place import NotKept, Silent, shown, told
-from holdfast.mirror.records import Foreign, Later, ResumeOrigin, Taken, folder
-from holdfast.mirror.remote import Remote
+from holdfast.mirror.place import NotKept, Silent, redact_error, redact_url
+from holdfast.mirror.records import Foreign, Later, ResumeOrigin, Taken, copy_folder
+from holdfast.mirror.remote import RemoteRun
 from holdfast.mirror.retrying import RetryingPlace
 from holdfast.store.store import Store
 from stores import flip, having, listing, put
@@ -45,7 +45,7 @@ class Faulty:
 
 
 def remote_at(tmp_path, **before):
-    return Remote(Faulty(open_place(str(tmp_path / "mirror")), before))
+    return RemoteRun(Faulty(open_place(str(tmp_path / "mirror")), before))
 
 
 def claimed(tmp_path, attempt=1, **before):
@@ -59,7 +59,7 @@ def sent_files(remote):
 
 
 def names_of(remote):
-    return [(each.attempt, each.name) for each in remote.look().copies]
+    return [(each.attempt, each.name) for each in remote.read_state().copies]
 
 
 def test_a_place_is_claimed_once(tmp_path):
@@ -73,7 +73,7 @@ def test_a_place_is_claimed_once(tmp_path):
     remote_at(tmp_path).claim(2, RUN, OTHER, 1.0)
     with pytest.raises(Later):
         remote_at(tmp_path).claim(1, RUN, ME, 1.0)
-    seen = remote_at(tmp_path).look()
+    seen = remote_at(tmp_path).read_state()
     assert [(each.attempt, each.owner, each.ended) for each in seen.claims] == [(1, ME, False), (2, OTHER, False)]
     assert (seen.run, seen.run_json) == ("r", RUN)
 
@@ -97,13 +97,13 @@ def test_a_claim_is_recognised_whose_answer_was_lost(tmp_path):
 def test_what_an_attempt_went_on_from_is_noted_once(tmp_path):
     remote = claimed(tmp_path)
     origin = ResumeOrigin(None)
-    remote.begun(1, origin)
-    remote.begun(1, origin)
+    remote.note_origin(1, origin)
+    remote.note_origin(1, origin)
     with pytest.raises(Foreign):
-        remote.begun(1, ResumeOrigin(1, "step-000000001"))
-    remote.end(1)
-    remote.end(1)
-    assert [(each.origin, each.ended) for each in remote_at(tmp_path).look().claims] == [(origin, True)]
+        remote.note_origin(1, ResumeOrigin(1, "step-000000001"))
+    remote.note_end(1)
+    remote.note_end(1)
+    assert [(each.origin, each.ended) for each in remote_at(tmp_path).read_state().claims] == [(origin, True)]
 
 
 def test_a_copy_is_the_checkpoint_itself_and_comes_back(tmp_path):
@@ -118,20 +118,20 @@ def test_a_copy_is_the_checkpoint_itself_and_comes_back(tmp_path):
         done = remote.copy(attempt, path)
         assert done.sent_bytes + done.copied_bytes == done.size_bytes > 0
         assert "read back" in done.how
-        assert listing(path) == listing(tmp_path / "mirror" / folder(attempt, path.name))
+        assert listing(path) == listing(tmp_path / "mirror" / copy_folder(attempt, path.name))
         into = tmp_path / f"back-{attempt}"
         into.mkdir()
         assert remote.fetch(attempt, path.name, into) == done.size_bytes
         assert listing(path) == listing(into)
         assert remote.copy(attempt, path).how == THERE
-    assert [each.attempt for each in remote.look().copies] == [1, 2, 3, 4]
+    assert [each.attempt for each in remote.read_state().copies] == [1, 2, 3, 4]
 
 
 def test_the_facts_of_a_copy_are_those_of_the_checkpoint(tmp_path):
     store, remote = having(tmp_path / "run", 1, 2), claimed(tmp_path)
     for each in store.checkpoints():
         remote.copy(1, each.path)
-    assert [each.facts() for each in remote.look().copies] == [each.facts() for each in store.checkpoints()]
+    assert [each.facts() for each in remote.read_state().copies] == [each.facts() for each in store.checkpoints()]
 
 
 def test_a_copy_goes_on_where_it_was_cut(tmp_path):
@@ -148,17 +148,17 @@ def test_a_copy_goes_on_where_it_was_cut(tmp_path):
     with pytest.raises(Silent):
         remote.copy(1, path)
     assert names_of(remote) == []
-    assert [(each.attempt, each.name) for each in remote.look().rests] == [(1, path.name)]
+    assert [(each.attempt, each.name) for each in remote.read_state().rests] == [(1, path.name)]
     before = sent_files(remote)
     assert len(before) == 3
-    flip(tmp_path / "mirror" / folder(1, path.name) / before[0])  # as a write that was torn
+    flip(tmp_path / "mirror" / copy_folder(1, path.name) / before[0])  # as a write that was torn
     other = remote_at(tmp_path)
     done = other.copy(1, path)
     assert before[1] not in sent_files(other)
     assert {before[0], before[2]} <= {*sent_files(other)}
     assert done.sent_bytes < done.size_bytes
     remote.copy(1, path)
-    assert listing(path) == listing(tmp_path / "mirror" / folder(1, path.name))
+    assert listing(path) == listing(tmp_path / "mirror" / copy_folder(1, path.name))
 
 
 def test_what_did_not_change_is_copied_within_the_place(tmp_path):
@@ -171,12 +171,12 @@ def test_what_did_not_change_is_copied_within_the_place(tmp_path):
     done = remote.copy(2, twin)
     assert (done.sent_bytes, done.copied_bytes, done.how) == (0, done.size_bytes, COPIED)
     assert remote.copy(2, second).sent_bytes > 0
-    victim = max((tmp_path / "mirror" / folder(2, second.name)).iterdir(), key=lambda each: each.stat().st_size)
+    victim = max((tmp_path / "mirror" / copy_folder(2, second.name)).iterdir(), key=lambda each: each.stat().st_size)
     flip(victim)
     third = claimed(tmp_path, 3)
     done = third.copy(3, second)
     assert (sent_files(third), done.copied_bytes > 0) == ([victim.name], True)
-    assert listing(second) == listing(tmp_path / "mirror" / folder(3, second.name))
+    assert listing(second) == listing(tmp_path / "mirror" / copy_folder(3, second.name))
 
 
 def test_a_place_that_cannot_copy_is_sent_everything(tmp_path):
@@ -221,7 +221,7 @@ def test_a_manifest_is_read_back_before_it_has_its_name(tmp_path, monkeypatch):
         remote.copy(1, path)
     assert not list((tmp_path / "mirror").rglob("*manifest.json*"))
     remote.copy(1, path)
-    assert (len(turned), listing(path)) == (1, listing(tmp_path / "mirror" / folder(1, path.name)))
+    assert (len(turned), listing(path)) == (1, listing(tmp_path / "mirror" / copy_folder(1, path.name)))
 
 
 def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
@@ -233,7 +233,7 @@ def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
     def pause(path):
         if path.endswith("manifest.json") and "000000002" in path:
             winner.claim(2, RUN, OTHER, 2.0)
-            winner.begun(2, ResumeOrigin(1, first.name))
+            winner.note_origin(2, ResumeOrigin(1, first.name))
             winner.copy(2, second)
 
     loser = claimed(tmp_path, create=pause)
@@ -244,13 +244,13 @@ def test_the_loser_that_paused_between_look_and_manifest_harms_nobody(tmp_path):
     for act in (
         lambda: loser.copy(1, store.latest().path),
         lambda: loser.remove(1, 1, first.name),
-        lambda: loser.begun(1, ResumeOrigin(None)),
+        lambda: loser.note_origin(1, ResumeOrigin(None)),
         lambda: loser.claim(1, RUN, ME, 1.0),
     ):
         with pytest.raises(Later):
             act()
     assert names_of(winner) == [(1, first.name), (1, second.name), (2, second.name)]
-    assert listing(second) == listing(tmp_path / "mirror" / folder(2, second.name))
+    assert listing(second) == listing(tmp_path / "mirror" / copy_folder(2, second.name))
 
 
 def test_a_claim_that_comes_while_files_are_sent_stops_the_manifest(tmp_path):
@@ -269,10 +269,10 @@ def test_another_manifest_under_the_same_name_is_an_error(tmp_path):
     remote.copy(1, mine)
     with pytest.raises(Foreign):
         remote.copy(1, theirs)
-    flip(tmp_path / "mirror" / folder(1, mine.name) / "manifest.json")
-    assert [each.attempt for each in remote.look().rests] == [1]
+    flip(tmp_path / "mirror" / copy_folder(1, mine.name) / "manifest.json")
+    assert [each.attempt for each in remote.read_state().rests] == [1]
     remote.copy(1, mine)
-    assert listing(mine) == listing(tmp_path / "mirror" / folder(1, mine.name))
+    assert listing(mine) == listing(tmp_path / "mirror" / copy_folder(1, mine.name))
 
 
 def test_a_place_that_was_emptied_is_not_written_to(tmp_path):
@@ -290,7 +290,7 @@ def test_a_damaged_copy_is_not_fetched(tmp_path, harm):
     path = having(tmp_path / "run", 1).latest().path
     remote = claimed(tmp_path)
     remote.copy(1, path)
-    there = tmp_path / "mirror" / folder(1, path.name)
+    there = tmp_path / "mirror" / copy_folder(1, path.name)
     victim = (
         max(there.iterdir(), key=lambda each: each.stat().st_size) if harm != "manifest" else there / "manifest.json"
     )
@@ -326,7 +326,7 @@ def test_a_fetch_goes_on_where_it_was_cut(tmp_path):
 
     place.get = cut
     (tmp_path / "back").mkdir()
-    Remote(RetryingPlace(place, told.append, pause=lambda _: None)).fetch(1, path.name, tmp_path / "back")
+    RemoteRun(RetryingPlace(place, told.append, pause=lambda _: None)).fetch(1, path.name, tmp_path / "back")
     assert (3, listing(path)) == (len(told), listing(tmp_path / "back"))
 
 
@@ -371,11 +371,11 @@ def test_a_removed_copy_is_gone_and_nothing_is_copied_from_it(tmp_path):
 def test_a_password_with_an_unquoted_sign_is_refused_and_not_shown(sign):
     """The host seems to end in the middle of it."""
     url = f"sftp://user:first{sign}second@host/place"
-    assert "sftp://***@host/place" == shown(url)
+    assert "sftp://***@host/place" == redact_url(url)
     with pytest.raises(UsageError, match="%2F") as refused:
         open_place(url)
-    for text in (str(refused.value), told(f"port 'first' of {url}: second", url)):
+    for text in (str(refused.value), redact_error(f"port 'first' of {url}: second", url)):
         assert "first" not in text
         assert "second" not in text
-    assert "sftp://host:22/place" == shown("sftp://host:22/place")
-    assert "s3://bucket/a@b" == shown("s3://bucket/a@b")
+    assert "sftp://host:22/place" == redact_url("sftp://host:22/place")
+    assert "s3://bucket/a@b" == redact_url("s3://bucket/a@b")

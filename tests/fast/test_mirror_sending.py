@@ -47,8 +47,8 @@ def in_small(kind):
 
 
 def sent(path):
-    wanted = sending.local(path)
-    return {name: b"".join(sending.pieces(path, wanted, name)) for name in wanted.files}
+    wanted = sending.read_local_contents(path)
+    return {name: b"".join(sending.read_pieces(path, wanted, name)) for name in wanted.files}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,7 +56,7 @@ def test_what_is_sent_is_what_lies_there(checkpoints, kind):
     """Of one process and of several, of divided leaves, and of any files."""
     path = checkpoints[kind]
     there = {each.relative_to(path).as_posix(): each.read_bytes() for each in path.rglob("*") if each.is_file()}
-    wanted = sending.local(path)
+    wanted = sending.read_local_contents(path)
     with in_small(kind):
         assert sent(path) | {MANIFEST: wanted.raw} == there
     assert wanted.size_bytes == sum(map(len, there.values())) - len(wanted.raw)
@@ -66,7 +66,7 @@ def test_what_is_sent_is_what_lies_there(checkpoints, kind):
 def test_files_of_several_pieces_are_among_them(checkpoints):
     path = checkpoints["directory"]
     with in_small("directory"):
-        assert len([*sending.pieces(path, sending.local(path), "a/b/c")]) > 3
+        assert len([*sending.read_pieces(path, sending.read_local_contents(path), "a/b/c")]) > 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +78,7 @@ def test_any_flipped_bit_is_damage_before_the_file_is_complete(checkpoints, kind
 
 
 def _flip_a_bit(path, data):
-    known = sending.local(path)
+    known = sending.read_local_contents(path)
     name = data.draw(st.sampled_from([MANIFEST, *(name for name, file in known.files.items() if file.size_bytes)]))
     size = (path / name).stat().st_size
     place, bit = data.draw(st.integers(0, size - 1)), 1 << data.draw(st.integers(0, 7))
@@ -89,18 +89,18 @@ def _flip_a_bit(path, data):
         if name != MANIFEST:
             passed = 0
             with pytest.raises(Damaged):
-                for piece in sending.pieces(path, known, name):
+                for piece in sending.read_pieces(path, known, name):
                     passed += len(piece)
             assert passed < size
     finally:
         flip(path / name, place, bit)
-    assert sending.local(path) == known
+    assert sending.read_local_contents(path) == known
 
 
 @pytest.mark.parametrize("harm", ["short", "long", "missing", "linked"])
 def test_another_size_or_kind_is_damage(tmp_path, harm):
     path = having(tmp_path / "run", 1).latest().path
-    wanted = sending.local(path)
+    wanted = sending.read_local_contents(path)
     name = max(wanted.files, key=lambda each: wanted.files[each].size_bytes)
     data = (path / name).read_bytes()
     (path / name).unlink()
@@ -110,30 +110,30 @@ def test_another_size_or_kind_is_damage(tmp_path, harm):
     elif harm != "missing":
         (path / name).write_bytes(data[:-1] if harm == "short" else data + b"x")
     with pytest.raises(Damaged):
-        list(sending.pieces(path, wanted, name))
+        list(sending.read_pieces(path, wanted, name))
 
 
 def test_a_missing_file_in_a_folder_is_damage_and_not_a_removed_checkpoint(checkpoints, tmp_path):
     path = shutil.copytree(checkpoints["directory"], tmp_path / "step-000000003")
-    wanted = sending.local(path)
+    wanted = sending.read_local_contents(path)
     (path / "a/b/c").unlink()
     with pytest.raises(Damaged, match="missing"):
-        list(sending.pieces(path, wanted, "a/b/c"))
+        list(sending.read_pieces(path, wanted, "a/b/c"))
     (path / MANIFEST).unlink()
     with pytest.raises(NotFound):
-        list(sending.pieces(path, wanted, "a/b/c"))
+        list(sending.read_pieces(path, wanted, "a/b/c"))
     with pytest.raises(NotFound):
-        sending.local(path)
+        sending.read_local_contents(path)
 
 
 def test_damage_is_found_at_its_leaf(tmp_path):
     """The rest of a big file is not sent for nothing."""
     path = having(tmp_path / "run", 1).latest().path
-    wanted = sending.local(path)
+    wanted = sending.read_local_contents(path)
     name, leaves = max(wanted.leaves.items(), key=lambda each: wanted.files[each[0]].size_bytes)
     flip(path / name, min(leaf.offset for leaf in leaves))
     passed = 0
     with in_small("run"), pytest.raises(Damaged):
-        for piece in sending.pieces(path, wanted, name):
+        for piece in sending.read_pieces(path, wanted, name):
             passed += len(piece)
     assert passed <= wanted.files[name].size_bytes - 2 * PAGE

@@ -55,11 +55,11 @@ def test_an_address_that_cannot_be_used_is_refused(tmp_path, monkeypatch, addres
 
 NOT_ATOMIC = """
 from holdfast.mirror import folder
-real = folder.Folder.create
+real = folder.FolderPlace.create
 def create(self, *args):
     self.atomic = False
     real(self, *args)
-folder.Folder.create = create
+folder.FolderPlace.create = create
 """
 
 

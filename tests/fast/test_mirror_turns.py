@@ -36,9 +36,9 @@ class Working:
         index: Any = self
         self.replicator = Replicator(0, "nowhere", Last(1), index, self.told.append)
         vars(self.replicator).update(_remote=self, _place=SimpleNamespace(budget_s=0.0))
-        self.replicator._take(WorkerOrder("claim", args={"attempt": 1}))
+        self.replicator._handle_order(WorkerOrder("claim", args={"attempt": 1}))
         self.replicator._advance()
-        self.replicator._take(WorkerOrder("begin", args={"attempt": None, "name": None}))
+        self.replicator._handle_order(WorkerOrder("begin", args={"attempt": None, "name": None}))
 
     def facts(self):
         return [facts(self.step)]
@@ -49,10 +49,10 @@ class Working:
     def claim(self, attempt):
         assert 1 == attempt
 
-    def look(self):
+    def read_state(self):
         return PlaceState(run="r")
 
-    def begun(self, attempt, origin):
+    def note_origin(self, attempt, origin):
         pass
 
     def copy(self, attempt, path, *, read_back):
@@ -66,7 +66,7 @@ class Working:
         if self.refuses:
             raise Refused("no deletions")
 
-    def end(self, attempt):
+    def note_end(self, attempt):
         self.asked.append("end")
 
     @property
@@ -76,14 +76,14 @@ class Working:
     def turn(self, ends="done"):
         """A checkpoint is saved, and the next step ends like this."""
         self.step, self.ends = self.step + 1, ends
-        self.replicator._take(WorkerOrder("committed"))
+        self.replicator._handle_order(WorkerOrder("committed"))
         self.replicator._advance()
 
     def leave(self):
         self.ends = "done"
         order = WorkerOrder("drain", args={"until": time.time() + 60})
-        self.replicator.give(order)
-        self.replicator._take(order)
+        self.replicator.accept_order(order)
+        self.replicator._handle_order(order)
         while "drained" not in [event.what for event in self.told]:
             self.replicator._advance()
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from holdfast.mirror.place import Silent, told
+from holdfast.mirror.place import Silent, redact_error
 from stores import invoke
 from toy import Toy, new_run
 
@@ -23,7 +23,7 @@ from toy import Toy, new_run
     ],
 )
 def test_an_error_is_told_without_its_number(error, text):
-    assert text == told(error)
+    assert text == redact_error(error)
 
 
 @pytest.mark.parametrize(

@@ -34,19 +34,19 @@ worker.MirrorWorker.__init__.__kwdefaults__["patience_s"] = 0.0
 def names(*_):
     print("a library prints this", flush=True)
     time.sleep(60)
-folder.Folder.names = names
+folder.FolderPlace.names = names
 from holdfast.mirror import __main__
 """
 
 SLOW = """
 import time
 from holdfast.mirror import sending
-real = sending.pieces
+real = sending.read_pieces
 def pieces(*args):
     for piece in real(*args):
         time.sleep(0.3)
         yield piece
-sending.pieces = pieces
+sending.read_pieces = pieces
 from holdfast.mirror import __main__
 """
 
@@ -57,13 +57,13 @@ class Listening:
     def __init__(self):
         self.events, self.losses = [], []
 
-    def handle(self, event):
+    def handle_event(self, event):
         self.events.append(event)
 
-    def lost(self, why):
+    def on_worker_lost(self, why):
         self.losses.append(why)
 
-    def tick(self):
+    def on_tick(self):
         pass
 
     def of(self, *what):
@@ -117,12 +117,12 @@ def is_gone(pid):
 def begun(client, *places):
     """Claims these places, and lets them be copied to."""
     listening = Listening()
-    client.listen(listening)
+    client.set_listener(listening)
     for place in places:
         client.ask_one("claim", CLAIM, place, 20)
-    client.claim(CLAIM)
+    client.claim_in_later_workers(CLAIM)
     for place in places:
-        client.begin(place, [], FRESH)
+        client.start_copying(place, [], FRESH)
     return listening
 
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_goes_and_comes_back(start, checkpoint, tmp_path):
     name = next(checkpoint.glob("*.safetensors")).name
     client.ask_one("file", {"attempt": 1, "name": STEP, "file": name, "into": str(tmp_path / "one")}, 0, 10)
     assert (tmp_path / "one").read_bytes() == (checkpoint / name).read_bytes()
-    client.tell("drain", until=time.time() + 20)
+    client.send_order("drain", until=time.time() + 20)
     waited_for(lambda: len(told.of("drained")) == 2)
     assert ([(1, STEP)], True) == (there(tmp_path / "a"), look(tmp_path / "a").claims[0].ended)
 
@@ -168,12 +168,12 @@ def test_a_silent_place_is_tried_again_until_it_answers(start, checkpoint, tmp_p
     """Its parent folder is not mounted; then it is. Meanwhile the other place is served."""
     client = start("mount/here/a", "b")
     told = begun(client, 1)
-    client.tell("claim", 0, **CLAIM)
+    client.send_order("claim", 0, **CLAIM)
     waited_for(lambda: [event.place for event in told.of("failing")] and told.of("copied"))
     assert {0} == {event.place for event in told.of("failing")}
     (tmp_path / "mount/here").mkdir(parents=True)
     waited_for(lambda: told.of("joined"))
-    client.begin(0, [], FRESH)
+    client.start_copying(0, [], FRESH)
     waited_for(lambda: there(tmp_path / "mount/here/a"))
 
 
@@ -184,10 +184,10 @@ def test_a_copy_that_is_not_wanted_any_more_ends(start, checkpoint, tmp_path, or
     told = begun(client, 0)
     waited_for(lambda: told.of("copying"))
     if order == "yield":
-        client.tell("yield", newest="step-000000002")
+        client.send_order("yield", newest="step-000000002")
         waited_for(lambda: [event.name for event in told.of("copying")] == [STEP, ""])
     else:
-        client.tell("drain", until=time.time())
+        client.send_order("drain", until=time.time())
         waited_for(lambda: told.of("drained"))
     assert [] == there(tmp_path / "a")
 
@@ -209,7 +209,7 @@ def test_a_worker_that_dies_is_told_and_started_again(start, checkpoint, tmp_pat
     assert (found[0].kind, "signal 9" in found[0].text) == ("silent", True)
     waited_for(lambda: told.of("joined"))
     assert "signal 9" in told.losses[0]
-    client.begin(1, [(1, STEP)], FRESH)
+    client.start_copying(1, [(1, STEP)], FRESH)
     waited_for(lambda: there(tmp_path / "b") == [(1, STEP)])
 
 
@@ -257,7 +257,7 @@ def test_a_stopped_worker_delays_nobody_and_gets_no_cut_order(start, run, tmp_pa
     put(run, 2)
     began = time.monotonic()
     for _ in range(10_000):
-        client.tell("committed")
+        client.send_order("committed")
     assert time.monotonic() - began < 2
     os.kill(pid, signal.SIGCONT)
     waited_for(lambda: there(tmp_path / "a") == [(1, "step-000000002")])
@@ -332,7 +332,7 @@ def test_it_ends_with_its_parent_though_a_sibling_holds_the_pipe(tmp_path):
 
 def _asks_in_vain(client, queue):
     try:
-        client.tell("committed")
+        client.send_order("committed")
     except UsageError as error:
         queue.put(str(error))
 
@@ -347,7 +347,7 @@ def test_forks_beside_a_busy_mirror_neither_hang_nor_keep_the_worker(start, run)
     for step in range(2, 22):
         before = len(told.of("copied"))
         put(run, step)
-        client.tell("committed")
+        client.send_order("committed")
         children.append(fork.Process(target=_asks_in_vain, args=(client, queue)))
         children[-1].start()
         waited_for(lambda: len(told.of("copied")) > before)  # noqa: B023  called at once
@@ -393,7 +393,7 @@ def test_memory_is_bounded(start, tmp_path):
     before = _peak_mib(worker_of(client))
     with Store(tmp_path / "run").directory(step=1) as path, open(path / "data", "wb") as file:
         file.writelines(bytes([number]) * (4 << 20) for number in range(32))
-    client.tell("committed")
+    client.send_order("committed")
     waited_for(lambda: told.of("copied"), 60)
     (tmp_path / "back").mkdir()
     client.ask_one("fetch", {"attempt": 1, "name": STEP, "into": str(tmp_path / "back")}, 0, 60)
@@ -427,5 +427,5 @@ def test_the_end_of_a_run_cuts_the_pause_before_the_next_worker(start, run, monk
     killed = worker_of(client)
     os.kill(killed, signal.SIGKILL)
     waited_for(lambda: client._child is None)
-    client.hurry()
+    client.restart_worker_soon()
     waited_for(lambda: client._child is not None and worker_of(client) != killed, 10)

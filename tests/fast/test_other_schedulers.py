@@ -5,7 +5,7 @@ import pytest
 from fakes import Fakes
 from holdfast import job as jobs
 from holdfast.cluster import other
-from holdfast.cluster.cause import Heard
+from holdfast.cluster.cause import StopNotice
 from holdfast.cluster.requeue import Requeue
 from holdfast.errors import Superseded
 from holdfast.job import Job, job
@@ -62,7 +62,7 @@ def here(scheduler, identity="120"):
 
 def onward(scheduler, what, identity="120"):
     """What becomes of a job: how, and the line."""
-    done = Requeue(here(scheduler, identity), Heard(what, 0.0), lambda *_, **__: None).continue_job()
+    done = Requeue(here(scheduler, identity), StopNotice(what, 0.0), lambda *_, **__: None).continue_job()
     return done.how, done.line
 
 
@@ -134,7 +134,7 @@ def test_hold_and_the_limit_of_requeues_hold_here_too(fakes, tmp_path):
         def record(event, **facts):
             events.append((event, facts["heard"], [*fakes.calls]))
 
-        return Requeue(here("pbs"), Heard("deadline", 0.0), record, requeues, [tmp_path], 5).continue_job().how
+        return Requeue(here("pbs"), StopNotice("deadline", 0.0), record, requeues, [tmp_path], 5).continue_job().how
 
     assert "requeued" == carried()
     assert [("requeued", "deadline", [])] == events
@@ -151,5 +151,5 @@ def test_a_superseded_attempt_requeues_nothing(fakes):
     def record(*_, **__):
         raise Superseded("attempt 1 was superseded")
 
-    assert "superseded" == Requeue(here("pbs"), Heard("deadline", 0.0), record).continue_job().how
+    assert "superseded" == Requeue(here("pbs"), StopNotice("deadline", 0.0), record).continue_job().how
     assert [] == fakes.calls

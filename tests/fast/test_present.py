@@ -6,7 +6,7 @@ from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.journal import Log
 from holdfast.mirror.records import Claim, Copy, PlaceState, ResumeOrigin
-from holdfast.mirror.sending import identity
+from holdfast.mirror.sending import manifest_digest
 from holdfast.run.mirror_lineage import RunLineage, resume_origin_of
 from holdfast.store import claiming
 from holdfast.store.claiming import Elsewhere
@@ -93,7 +93,7 @@ def test_the_directory_is_of_the_lineage_unless_the_run_went_on_elsewhere(tmp_pa
         store.save({"w": step}, step=step)
     store.close()
     local = store.checkpoints()
-    digests = [identity((each.path / "manifest.json").read_bytes()) for each in local]
+    digests = [manifest_digest((each.path / "manifest.json").read_bytes()) for each in local]
     log = Log(1, None, [{"event": "begin", "owner": A}, {"event": "restored", "step": 0, "checkpoint": None}])
     mine = claimed(1, A, None)
     assert [] == RunLineage(local, [log], {0: seen(mine)}).orphaned_checkpoints()

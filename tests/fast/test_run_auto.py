@@ -9,7 +9,7 @@ from holdfast import Auto, Stopped, journal
 from holdfast.errors import UsageError
 from holdfast.run import pace
 from holdfast.run.pace import chosen_interval, read_past_measurements
-from holdfast.young_daly import Chosen, Seen
+from holdfast.young_daly import ChoiceWithInputs, PastStarts
 from run_ranks import among_threads, train
 from stores import invoke
 from toy import Toy, new_run
@@ -52,11 +52,11 @@ def test_a_fresh_run_saves_soon_and_then_chooses_once(tmp_path):
     until_chosen(tmp_path)
     ((event,),) = chosen(tmp_path)
     found = chosen_interval(journal.logs(tmp_path)[0])
-    assert isinstance(found, Chosen)
+    assert isinstance(found, ChoiceWithInputs)
     assert found.choice.interval_s >= 1
     assert 0 < found.costs.stall_s <= found.costs.save_s
     assert found.costs.restart_s >= 0
-    assert Seen() == found.seen
+    assert PastStarts() == found.seen
     assert {"choice", "costs", "seen", "around"} <= set(event)
     saved = [each for each in journal.logs(tmp_path)[0].events if each["event"] == "saved"]
     assert "due" == saved[0]["reason"]
@@ -121,7 +121,7 @@ def test_only_interruptions_without_notice_count(tmp_path):
         log(6, at(400, 14), {"event": "failed", "time": 9000.0, "why": "its task is over"}, began=330, restored=12),
         log(7, at(500, 20, "end"), began=450, restored=14),
     ]
-    assert Seen(3, 100.0 + 20 + 60 + 10 + 70 + 50) == read_past_measurements(logs).seen
+    assert PastStarts(3, 100.0 + 20 + 60 + 10 + 70 + 50) == read_past_measurements(logs).seen
 
 
 def test_a_choice_stands_for_the_starts_before_it(tmp_path):
@@ -131,7 +131,7 @@ def test_a_choice_stands_for_the_starts_before_it(tmp_path):
     seen = {"uptimes_s": [5.0], "interruptions": 40, "uptime_s": 400.0}
     event = at(50, 3, "interval", choice=choice, costs=costs, seen=seen, around={})
     logs = [log(1, at(10, 2)), log(2, event, at(100, 5)), log(3, at(300, 9), began=200, restored=5)]
-    assert Seen(42, 600.0) == read_past_measurements(logs).seen
+    assert PastStarts(42, 600.0) == read_past_measurements(logs).seen
     odd = event | {"choice": "no"}
     assert 3 == read_past_measurements([logs[0], log(2, odd, at(100, 5)), logs[2]]).seen.interruptions
 

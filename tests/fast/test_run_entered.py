@@ -7,8 +7,8 @@ import pytest
 from holdfast import Run
 from holdfast.cluster import job_leader
 from holdfast.errors import UsageError
-from holdfast.supervise.judge import CommandAttempt, judge
-from holdfast.supervise.witness import ProgressWitness
+from holdfast.supervise.judge import CommandAttempt, decide_next_step
+from holdfast.supervise.witness import RunJournalReader
 
 
 @pytest.fixture
@@ -58,11 +58,11 @@ def test_the_supervisor_does_not_try_again(enter, tmp_path):
     enter("--lr", "1", supervisor="train-1")
     with pytest.raises(UsageError):
         enter("--lr", "2", job="18", supervisor="train-2")
-    said = ProgressWitness(tmp_path / "train-2").after(0.0)
+    said = RunJournalReader(tmp_path / "train-2").read_outcome(0.0)
     assert "train-1 began this run" in said.refused
     attempt = CommandAttempt("failed", 1, 1.0, refused=said.refused)
-    assert ("fail", "its run belongs to another submission") == judge([attempt], retries=5)[:2]
-    assert "" == job_leader.take_refused(tmp_path / "train-2")
+    assert ("fail", "its run belongs to another submission") == decide_next_step([attempt], retries=5)[:2]
+    assert "" == job_leader.take_refusal(tmp_path / "train-2")
 
 
 def test_what_goes_on_is_not_refused(enter):

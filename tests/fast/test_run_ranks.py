@@ -430,7 +430,7 @@ def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     """However a launcher has numbered its processes."""
     here = Job("slurm", "7", 0)
     monkeypatch.setattr("holdfast.run.job_clock.job", lambda: here)
-    monkeypatch.setattr("holdfast.run.job_clock.job_leader.speaks", lambda *_: True)
+    monkeypatch.setattr("holdfast.run.job_clock.job_leader.is_job_leader", lambda *_: True)
     found = [JobClock(tmp_path, StopRequest(), own_deadline=True, rank=rank).job for rank in range(2)]
     assert [here, None] == found
 

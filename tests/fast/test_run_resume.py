@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from holdfast import Every, Last, Run, Stopped, Store, interval, journal
-from holdfast.cli.ls import quarantine
+from holdfast.cli.ls import quarantined_checkpoints
 from holdfast.errors import Damaged, Mismatch, NotFound, StoreError, UsageError
 from holdfast.run import stop
 from run_loops import LOOPS, WANT_A_BLOCK, by_steps, cut_everywhere, train
@@ -260,7 +260,7 @@ def test_two_equal_failures_before_the_first_step_step_back_once(tmp_path, capsy
         capsys.readouterr().err
     )
     assert ["step-000000003-poison"] == [p.name for p in (tmp_path / "quarantine").iterdir()]
-    listed = quarantine(tmp_path, journal.logs(tmp_path))
+    listed = quarantined_checkpoints(tmp_path, journal.logs(tmp_path))
     assert ["poison: failed 2 times before the first step with: RuntimeError: loss is NaN"] == [
         q["why"] for q in listed
     ]

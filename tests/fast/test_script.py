@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from holdfast.batch import sbatch
-from holdfast.cluster.script import JobRequest, name, script
+from holdfast.cluster.script import JobRequest, name_for_command, script_text
 from holdfast.errors import UsageError
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "submit"
 
 
 def order(command, options="", directory=".holdfast/train", **more):
-    return JobRequest(shlex.split(command), directory, sbatch.parse(shlex.split(options)), **more)
+    return JobRequest(shlex.split(command), directory, sbatch.parse_options(shlex.split(options)), **more)
 
 
 ORDERS = {
@@ -39,16 +39,16 @@ ORDERS = {
 @pytest.mark.parametrize("case", ORDERS)
 def test_the_script_is_the_one_on_record(case):
     """Word for word: what people read and Slurm gets changes on purpose only. Bash reads it, lint finds nothing."""
-    text = script(ORDERS[case])
+    text = script_text(ORDERS[case])
     assert (GOLDEN / f"{case}.sh").read_text() == text
     assert b"" == subprocess.run(["bash", "-n"], input=text.encode(), capture_output=True, check=True).stderr
-    assert [] == lint(text)
+    assert [] == lint_script(text)
 
 
 def test_the_words_of_the_command_reach_the_program_as_they_are():
     """Nothing in them is the shell's."""
     words = ["printf", "%s\n", "$HOME", "a b", "it's", "*", "`id`", "--run", 'say "x"', ""]
-    _, _, last = script(JobRequest(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
+    _, _, last = script_text(JobRequest(words, "d")).partition("exec holdfast run --run d --lead=120 -- ")
     done = subprocess.run(["bash", "-c", last], capture_output=True, text=True, check=True)
     assert words[2:] == done.stdout.split("\n")[:-1]
 
@@ -57,17 +57,17 @@ def test_what_would_undo_our_own_lines_is_refused():
     """Two hands on one option would undo each other. After a line break the rest would be a command."""
     for option in ("--signal=USR1", "-a 1-3", "--open-mode=truncate", "--wrap=x", "--test-only", "-W"):
         with pytest.raises(UsageError, match="written by holdfast submit; say"):
-            script(order("python a.py", option))
+            script_text(order("python a.py", option))
     with pytest.raises(UsageError, match="line break"):
-        script(order("python a.py", "--comment='a\nrm x'"))
+        script_text(order("python a.py", "--comment='a\nrm x'"))
     with pytest.raises(UsageError, match="two of them are called data"):
-        script(JobRequest(["true"], "d", stage=["/a/data", "/b/data/"]))
+        script_text(JobRequest(["true"], "d", stage=["/a/data", "/b/data/"]))
 
 
 def test_a_later_option_takes_the_place_of_an_earlier_one_under_whatever_name():
     """holdfast.toml says --time, the command line -t."""
-    first, second = sbatch.parse(["--time=10", "-p", "long"]), sbatch.parse(["-t", "5"])
-    assert ["--time=5", "--partition=long"] == [str(option) for option in sbatch.merged(first, second)]
+    first, second = sbatch.parse_options(["--time=10", "-p", "long"]), sbatch.parse_options(["-t", "5"])
+    assert ["--time=5", "--partition=long"] == [str(option) for option in sbatch.merge_options(first, second)]
 
 
 def test_a_job_is_called_after_its_script_or_its_program():
@@ -84,14 +84,14 @@ def test_a_job_is_called_after_its_script_or_its_program():
         "srun": "srun",
     }
     for command, expected in names.items():
-        assert expected == name(shlex.split(command)), command
+        assert expected == name_for_command(shlex.split(command)), command
 
 
 def test_time_limits_are_read_as_sbatch_reads_them():
     """Minutes come first, unless there are hours or days."""
     limits = {"1": 60, "90:30": 5430, "1:2:3": 3723, "2-3": 183600, "2-3:4": 183840, "2-3:4:5": 183845}
     for text, expected in (limits | {"0": float("inf"), "UNLIMITED": float("inf")}).items():
-        assert expected == sbatch.limit_s(sbatch.parse([f"--time={text}"])), text
+        assert expected == sbatch.time_limit_s(sbatch.parse_options([f"--time={text}"])), text
 
 
 # The copy to the node's own disk --------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_time_limits_are_read_as_sbatch_reads_them():
 
 def staged(tmp_path, source, before=""):
     """The script's own staging, run by bash in a folder of its own; what is there afterwards."""
-    text = script(JobRequest(["true"], "d", stage=[str(source)]))
+    text = script_text(JobRequest(["true"], "d", stage=[str(source)]))
     body = text[text.index("stage() {") : text.index("# exec")]
     node = tmp_path / "node"
     done = subprocess.run(
@@ -145,7 +145,7 @@ def test_a_data_set_that_is_not_there_ends_the_job(tmp_path):
 
 def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
     """Nothing is copied to where nobody tidies up."""
-    text = script(JobRequest(["true"], "d", stage=["/data"]))
+    text = script_text(JobRequest(["true"], "d", stage=["/data"]))
     done = subprocess.run(
         ["bash", "-c", text], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
     )
@@ -156,6 +156,6 @@ def test_a_cluster_without_a_folder_of_the_jobs_own_says_so(tmp_path):
 def test_torchrun_is_known_behind_srun_and_as_a_module():
     """It would die of the notice there just the same."""
     for command in ("srun --ntasks-per-node=1 torchrun --nnodes=2 a.py", "python -m torch.distributed.run a.py"):
-        said = script(order(command, "-N 2 -t 60"))
+        said = script_text(order(command, "-N 2 -t 60"))
         assert "export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2 PET_SHUTDOWN_TIMEOUT=120" in said
         assert "--signal=B:USR2@120" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_docs_commands import parsed
 
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 from laws_ran import FOLDERS, LAW, Law, defined
 from stores import invoke
 
@@ -48,4 +48,4 @@ def test_a_submission_that_is_named_is_a_script_without_a_finding(words, tmp_pat
     result = invoke("submit", "--dry-run", *words[1:])
     assert result.exit_code == 0, result.stderr
     assert "#SBATCH --signal=" in result.stdout
-    assert lint(result.stdout) == []
+    assert lint_script(result.stdout) == []

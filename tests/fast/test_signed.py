@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast import Best, Every, Last, Run, Store, load_into
-from holdfast.cli.verify import verified
+from holdfast.cli.verify import verify_checkpoint
 from holdfast.errors import Damaged, HoldfastError, NotFound, Unreadable, Untrusted, UsageError
 from holdfast.store import format, lineage, shards
 from holdfast.store.attempt import read_run
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_is_not_called_signed(saved, key):
     def closed(*_, **__):
         raise Unreadable("a file cannot be read: Permission denied")
 
-    found = verified(checkpoint, closed, cold=False)
+    found = verify_checkpoint(checkpoint, closed, cold=False)
     assert found is not None
     assert (12, None, None) == (found.exit_code, found.facts["signed"], found.facts["assurance"])
     assert "Permission denied" in found.facts["unreadable"]

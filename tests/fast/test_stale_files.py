@@ -14,11 +14,11 @@ import pytest
 import stale_files
 from holdfast import Every, Last, Run
 from holdfast.errors import Damaged
-from holdfast.mirror.folder import Folder
-from holdfast.mirror.records import folder
-from holdfast.mirror.remote import Remote
+from holdfast.mirror.folder import FolderPlace
+from holdfast.mirror.records import copy_folder
+from holdfast.mirror.remote import RemoteRun
 from holdfast.store.store import Store
-from holdfast.supervise.place import enter
+from holdfast.supervise.place import enter_directory
 from stale_files import PLANTS, built, dies, name
 from stores import having, invoke, listing, steps
 from toy import Cut, Passes, Toy
@@ -168,18 +168,18 @@ def test_a_fresh_draft_is_left_to_its_process(tmp_path):
 def test_half_copies_in_a_mirror_are_told_when_who_made_them_is_gone(tmp_path):
     """Whole copies, and half ones of an attempt that may be alive, are not."""
     root, place = built(tmp_path / "run"), tmp_path / "mirror"
-    remote, text = Remote(Folder(place)), (root / "run.json").read_text()
+    remote, text = RemoteRun(FolderPlace(place)), (root / "run.json").read_text()
     for attempt in (1, 2):
         remote.claim(attempt, text, {"host": "elsewhere"}, None)
-        stale_files.half(place / folder(attempt, name(9)))
+        stale_files.half(place / copy_folder(attempt, name(9)))
         if attempt == 1:
             remote.copy(1, root / "checkpoints" / name(1))
-            remote.end(1)
+            remote.note_end(1)
     left = place / "claims/.000001.json.0123.new"
     left.write_bytes(b"half")
     stale_files.aged(left)
     paths = [Path(what.partition(": ")[0]).relative_to(place).as_posix() for _, what, _ in found(place)]
-    assert paths == [folder(1, name(9)), "claims/.000001.json.0123.new"]
+    assert paths == [copy_folder(1, name(9)), "claims/.000001.json.0123.new"]
 
 
 def test_what_killed_supervisors_left_is_told(tmp_path):
@@ -187,7 +187,7 @@ def test_what_killed_supervisors_left_is_told(tmp_path):
     place, (heard, told) = tmp_path / "work", os.pipe()
 
     def live():
-        enter(place, "x", tmp_path, {})
+        enter_directory(place, "x", tmp_path, {})
         os.write(told, b"x")
         signal.pause()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from test_status import PLAIN, SCRIPT, job, place, supervised, told
 
 from holdfast import Run, owner
-from holdfast.apps.command import Command
+from holdfast.apps.command import AnyCommand
 from holdfast.cluster import job_leader
 from holdfast.supervise.supervise import SupervisorOptions, supervise
 from stores import invoke
@@ -88,7 +88,7 @@ def test_a_hold_of_a_sweep_holds_its_tasks(place, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "17")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     outcome = supervise(
-        ["touch", "began"], lambda _: Command(), SupervisorOptions(directory=sweep / "task-2", name="x")
+        ["touch", "began"], lambda _: AnyCommand(), SupervisorOptions(directory=sweep / "task-2", name="x")
     )
     assert ("held", 75) == (outcome.reason, outcome.exit_code)
     assert not (place / "began").exists()

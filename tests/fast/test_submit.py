@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import journal
-from holdfast.cli.submit_words import sort
+from holdfast.cli.submit_words import split_arguments
 from holdfast.supervise import submission
 from stores import invoke
 
@@ -67,7 +67,7 @@ def directives(text):
 
 def test_words_before_the_dashes_are_sorted_and_those_after_are_left_alone():
     """What submit does not know is sbatch's; a word without a dash belongs to the option before it."""
-    words = sort(
+    words = split_arguments(
         shlex.split("--time 10 --chain 3 -p long --lead=5 -N2 -- python --chain a.py -- b"), ["--chain", "--lead"]
     )
     assert ["--chain", "3", "--lead=5"] == words.ours
@@ -147,7 +147,7 @@ def test_submissions_of_one_script_have_directories_of_their_own(place):
     result = submit("-t", 60, "-J", "mine", "--", "python", "train.py")
     assert "script  .holdfast/mine-1/job.sh" in result.stdout
     with ThreadPoolExecutor(8) as pool:
-        made = {*pool.map(lambda _: submission.create(place / "d", "x").name, range(40))}
+        made = {*pool.map(lambda _: submission.create_directory(place / "d", "x").name, range(40))}
     assert {f"x-{number}" for number in range(1, 41)} == made
 
 

@@ -33,7 +33,7 @@ def test_one_of_two_submissions_that_name_a_directory_gets_it(place):
 
     def claimed(directory):
         try:
-            submission.claim(directory)
+            submission.claim_directory(directory)
         except UsageError:
             return False
         return True
@@ -83,7 +83,7 @@ def test_settings_of_the_user_for_squeue_do_not_hide_jobs(place, monkeypatch):
         '#!/bin/sh\n[ -z "$SQUEUE_PARTITION" ] && echo "1|N/A|RUNNING|None|n1|1|/w|job.sh"\n'
     )
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
-    assert ["1"] == [each.job for each in slurm.queue()]
+    assert ["1"] == [each.job for each in slurm.read_queue()]
 
 
 def test_a_script_with_odd_line_breaks_is_changed_in_its_own_line():

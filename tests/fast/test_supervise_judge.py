@@ -3,8 +3,14 @@
 import pytest
 
 from holdfast.cluster.cause import BAD_NODE
-from holdfast.supervise.judge import CommandAttempt, describe, exit_code, judge, was_leaving
-from holdfast.supervise.place import name_of
+from holdfast.supervise.judge import (
+    CommandAttempt,
+    decide_next_step,
+    describe_exit_code,
+    exit_code,
+    was_interrupted_at_exit,
+)
+from holdfast.supervise.place import directory_name_for
 
 DONE = CommandAttempt("done", 0, 5.0)
 AGAIN = CommandAttempt("stopped", 75, 60.0)
@@ -14,7 +20,7 @@ KILLED = CommandAttempt("failed", -9, 60.0)
 
 
 def follows(*attempts, **limits):
-    return judge(attempts, **limits).do
+    return decide_next_step(attempts, **limits).do
 
 
 @pytest.mark.parametrize(
@@ -46,11 +52,11 @@ def test_one_attempt(attempt, expected):
 
 def test_why_it_is_started_again():
     """75 asks for it, and so does a run's journal; anything else has stopped early."""
-    assert "it asked to be run again" == judge([AGAIN]).why
-    assert "it asked to be run again" == judge([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")]).why
-    assert "it stopped early" == judge([CommandAttempt("stopped", 0, 60.0)]).why
+    assert "it asked to be run again" == decide_next_step([AGAIN]).why
+    assert "it asked to be run again" == decide_next_step([CommandAttempt("stopped", 1, 60.0, reason="SIGUSR1")]).why
+    assert "it stopped early" == decide_next_step([CommandAttempt("stopped", 0, 60.0)]).why
     lacks = CommandAttempt("stopped", 0, 60.0, lacks="result was not written")
-    assert "`finished` does not hold: result was not written" == judge([lacks]).why
+    assert "`finished` does not hold: result was not written" == decide_next_step([lacks]).why
 
 
 def test_crashes_are_retried_as_often_as_was_said():
@@ -72,26 +78,26 @@ def test_a_crash_after_a_gain_is_the_first():
 def test_a_bad_node_is_tried_once_more_and_then_left():
     """Whatever --retries says. Where the job cannot leave it, it is a crash like others."""
     bad = CRASH._replace(cause=BAD_NODE, node="n1")
-    assert ("again", "its node may be at fault", 5.0) == judge([bad._replace(node_deaths=1)])
-    assert ("leave", BAD_NODE) == judge([bad._replace(node_deaths=2)], retries=9)[:2]
+    assert ("again", "its node may be at fault", 5.0) == decide_next_step([bad._replace(node_deaths=1)])
+    assert ("leave", BAD_NODE) == decide_next_step([bad._replace(node_deaths=2)], retries=9)[:2]
     assert "fail" == follows(bad)
     assert "retry" == follows(bad, retries=1)
     assert "fail" == follows(bad._replace(node_deaths=1, late=True))
     behind = bad._replace(cause="error", behind="step-000000006")
     assert "again" == follows(behind)
-    assert "fail" == judge([behind._replace(progressed=False)] * 10)[0]
+    assert "fail" == decide_next_step([behind._replace(progressed=False)] * 10)[0]
     slow = bad._replace(node_deaths=1, took_s=2400.0, progressed=None)  # each dies long after the one before
-    assert ["again", "fail"] == [judge([slow] * count)[0] for count in (1, 2)]
+    assert ["again", "fail"] == [decide_next_step([slow] * count)[0] for count in (1, 2)]
     assert "leave" == follows(bad._replace(node_deaths=1, told="SIGTERM"))
 
 
 def test_waits_grow_and_have_an_end():
     """None, 1, 2, 4 ... 300 s between crashes; nothing but a moment after 75, unless nothing ever comes of it."""
-    waits = [judge([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 13)]
+    waits = [decide_next_step([CRASH] * n, retries=99, no_progress=99).wait_s for n in range(1, 13)]
     assert [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] == waits
-    assert 0 == judge([AGAIN]).wait_s
-    assert [0.05, 0.1, 0.2] == [round(judge([QUICK] * n).wait_s, 3) for n in (1, 2, 3)]
-    assert 0 == judge([QUICK, QUICK._replace(progressed=True)]).wait_s
+    assert 0 == decide_next_step([AGAIN]).wait_s
+    assert [0.05, 0.1, 0.2] == [round(decide_next_step([QUICK] * n).wait_s, 3) for n in (1, 2, 3)]
+    assert 0 == decide_next_step([QUICK, QUICK._replace(progressed=True)]).wait_s
 
 
 def test_attempts_that_get_no_further_are_ended():
@@ -120,7 +126,9 @@ def test_exit_codes():
     """Ours is 75 when the work can go on later; else what a shell says of the command. Words name the signal."""
     assert 75 == exit_code(AGAIN, resumable=False) == exit_code(KILLED, resumable=True)
     assert (137, 1) == (exit_code(KILLED, resumable=False), exit_code(CRASH, resumable=False))
-    assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [describe(code) for code in (3, -11, -40)]
+    assert ["exit 3", "killed by SIGSEGV", "killed by signal 40"] == [
+        describe_exit_code(code) for code in (3, -11, -40)
+    ]
 
 
 Ended = tuple[int, str | None, float, str]  # code, what it was told and when, the last event
@@ -137,7 +145,7 @@ def test_ctrl_c_while_it_was_leaving():
         (-2, "SIGINT", 101.0, "stop"),
         (-2, None, 0.0, "end"),
     ]
-    assert left == [each for each in left + others if was_leaving(*each, 100.0)]
+    assert left == [each for each in left + others if was_interrupted_at_exit(*each, 100.0)]
 
 
 def test_the_name_that_people_would_give_it(monkeypatch):
@@ -157,4 +165,4 @@ def test_the_name_that_people_would_give_it(monkeypatch):
     for job, suffix in (("", ""), ("77", "-77")):
         monkeypatch.setenv("SLURM_JOB_ID", job)
         for command, name in names.items():
-            assert name + suffix == name_of(command.split()), command
+            assert name + suffix == directory_name_for(command.split()), command

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import journal
 from holdfast.apps.program import ProgramCheckpoint
-from holdfast.apps.take import take
+from holdfast.apps.take import copy_if_unchanged
 from holdfast.errors import NoSpace, StoreError, UsageError
 from holdfast.store.store import Store
 from holdfast.supervise import keep
@@ -49,15 +49,15 @@ def program(tmp_path, monkeypatch):
 def keeper(tmp_path, program):
     """The store of the program's checkpoints, after a start has begun."""
     keeper = ProgramStore(tmp_path / "run", program)
-    keeper.begin()
+    keeper.forget_earlier_files()
     return keeper
 
 
 def looked(kept, pids=()):
     """Two looks, far enough apart."""
-    first = kept.look(lambda: pids)
+    first = kept.commit_settled(lambda: pids)
     time.sleep(0.06)
-    return first, kept.look(lambda: pids)
+    return first, kept.commit_settled(lambda: pids)
 
 
 def test_it_is_kept_when_it_has_not_changed_between_two_looks(program, keeper):
@@ -74,13 +74,13 @@ def test_what_changes_at_every_look_is_kept_when_nobody_is_writing_it(program, k
     found = []
     for step in range(8):
         program.writes(f"state {step}", step)
-        found.append(keeper.look(list))
+        found.append(keeper.commit_settled(list))
     assert [None, None, 2, None, None, 5, None, None] == found
 
 
 def test_what_was_kept_is_in_the_journal_at_once(tmp_path, keeper):
     """A supervisor that is killed later has still told when it last kept something."""
-    keeper.last(orderly=True)
+    keeper.commit_last(orderly=True)
     assert "saved" in [event["event"] for event in journal.logs(tmp_path / "run")[-1].events]
 
 
@@ -89,12 +89,12 @@ def test_what_says_when_it_has_settled_is_looked_at_again_in_time(tmp_path, prog
     monkeypatch.setattr(keep, "LOOK_S", 60.0)
     program.writes("state", 7, settle_s=0.2)
     keeper = ProgramStore(tmp_path / "run", program)
-    keeper.begin()
-    assert (None, 0.1) == (keeper.look(list), keeper.look_s)
+    keeper.forget_earlier_files()
+    assert (None, 0.1) == (keeper.commit_settled(list), keeper.look_s)
     time.sleep(0.1)
-    assert (None, 0.1) == (keeper.look(list), keeper.look_s)
+    assert (None, 0.1) == (keeper.commit_settled(list), keeper.look_s)
     time.sleep(0.1)
-    assert (7, 60.0) == (keeper.look(list), keeper.look_s)
+    assert (7, 60.0) == (keeper.commit_settled(list), keeper.look_s)
 
 
 def test_what_never_settles_is_told_once(program, monkeypatch, capsys, keeper):
@@ -103,7 +103,7 @@ def test_what_never_settles_is_told_once(program, monkeypatch, capsys, keeper):
     program.writes("state", settle_s=0.05)
     for step in range(20):
         program.path.write_text(f"state {step}")
-        assert keeper.look(list) is None
+        assert keeper.commit_settled(list) is None
         time.sleep(0.02)
     said = capsys.readouterr().err
     assert "a.ck: never unchanged for 0.05 s, so nothing of it could be kept since" in said
@@ -114,9 +114,9 @@ def test_what_may_be_of_two_checkpoints_is_not_taken_over(tmp_path, program, cap
     """Killed between two files, one is new and the other old."""
     (tmp_path / "b.ck").touch()
     keeper = ProgramStore(tmp_path / "run", program)
-    assert keeper.take_over(ProgramCheckpoint([program.path, tmp_path / "b.ck"])) is None
+    assert keeper.commit_left_file(ProgramCheckpoint([program.path, tmp_path / "b.ck"])) is None
     assert "a.ck, b.ck: written when the last start was killed, perhaps not all of them" in capsys.readouterr().err
-    assert 0 == keeper.take_over(ProgramCheckpoint([program.path]))
+    assert 0 == keeper.commit_left_file(ProgramCheckpoint([program.path]))
 
 
 def test_what_a_program_would_begin_with_is_kept_before_its_first_start(program, monkeypatch, keeper):
@@ -124,15 +124,15 @@ def test_what_a_program_would_begin_with_is_kept_before_its_first_start(program,
 
     def moving(found, into):
         program.writes("changed meanwhile", 7)
-        return take(found, into)
+        return copy_if_unchanged(found, into)
 
     with monkeypatch.context() as changed:
-        changed.setattr(keep, "take", moving)
+        changed.setattr(keep, "copy_if_unchanged", moving)
         with pytest.raises(UsageError, match=r"a\.ck: another process is writing there; stop it first"):
-            keeper.adopt(program.found)
-    assert "; none of its checkpoint files was seen, so nothing was kept" == keeper.last_words()
-    keeper.adopt(program.found)
-    assert f"; {keeper.store.root} keeps its last checkpoint, step 7" == keeper.last_words()
+            keeper.commit_initial_files(program.found)
+    assert "; none of its checkpoint files was seen, so nothing was kept" == keeper.describe_kept()
+    keeper.commit_initial_files(program.found)
+    assert f"; {keeper.store.root} keeps its last checkpoint, step 7" == keeper.describe_kept()
     assert "changed meanwhile" == (keeper.store.latest().path / "a.ck").read_text()
 
 
@@ -144,42 +144,42 @@ def test_what_somebody_holds_open_for_writing_is_not_whole_yet(program, tmp_path
             assert (None, None) == looked(keeper, [os.getpid()])
         monkeypatch.setattr(keep, "HELD_S", 0.2)
         time.sleep(0.2)
-        assert 7 == keeper.look(lambda: [os.getpid()])
+        assert 7 == keeper.commit_settled(lambda: [os.getpid()])
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
 def test_what_changes_while_it_is_copied_is_left_for_later(program, monkeypatch, keeper):
     """Nothing of it stays in the store."""
-    honest = take
+    honest = copy_if_unchanged
 
     def copied(found, into):
         taken = honest(found, into)
         program.path.write_text("moved on")
         return taken
 
-    monkeypatch.setattr(keep, "take", copied)
+    monkeypatch.setattr(keep, "copy_if_unchanged", copied)
     assert (None, None) == looked(keeper)
-    monkeypatch.setattr(keep, "take", honest)
+    monkeypatch.setattr(keep, "copy_if_unchanged", honest)
     assert (None, 7) == looked(keeper)
     assert "moved on" == (keeper.store.latest().path / "a.ck").read_text()
 
 
 def test_a_crash_leaves_no_half_checkpoint(program, keeper):
     """What was there before is kept; what has just been touched is not, unless the program ended in order."""
-    assert None is keeper.last(orderly=False)
-    keeper.look(list)
+    assert None is keeper.commit_last(orderly=False)
+    keeper.commit_settled(list)
     time.sleep(0.06)
-    assert 7 == keeper.last(orderly=False)
+    assert 7 == keeper.commit_last(orderly=False)
     program.writes("at the end", 8)
-    assert 8 == keeper.last(orderly=True)
+    assert 8 == keeper.commit_last(orderly=True)
 
 
 def test_what_shows_by_itself_that_it_is_whole_is_kept_at_once(program, keeper):
     """Also after a crash: some formats end with a mark."""
     program.writes("state", 1, whole=True)
-    assert 1 == keeper.look(list)
+    assert 1 == keeper.commit_settled(list)
     program.writes("later", 2, whole=True)
-    assert 2 == keeper.last(orderly=False)
+    assert 2 == keeper.commit_last(orderly=False)
 
 
 def test_without_steps_of_its_own_they_are_counted(tmp_path, program, keeper):
@@ -187,7 +187,7 @@ def test_without_steps_of_its_own_they_are_counted(tmp_path, program, keeper):
     found = []
     for text, step in (("a", None), ("b", None), ("c", 50), ("d", 20), ("e", None)):
         program.writes(text, step)
-        found.append(keeper.last(orderly=True))
+        found.append(keeper.commit_last(orderly=True))
     assert [0, 1, 50, 51, 52] == found
     assert [50, 51, 52] == kept(tmp_path)
 
@@ -196,8 +196,8 @@ def test_what_lies_there_already_is_not_kept_twice(tmp_path, program):
     """A new start finds the very bytes of the newest checkpoint."""
     for _ in range(2):
         keeper = ProgramStore(tmp_path / "run", program)
-        keeper.begin()
-        assert 7 == keeper.last(orderly=True)
+        keeper.forget_earlier_files()
+        assert 7 == keeper.commit_last(orderly=True)
         keeper.close()
     assert [7] == kept(tmp_path)
     assert 0 == keeper.committed
@@ -210,7 +210,7 @@ def test_several_files_keep_their_places(tmp_path, program, keeper):
     for file in files:
         file.write_text(file.name)
     program.found = ProgramCheckpoint(files, 1, root)
-    assert 1 == keeper.last(orderly=True) == keeper.last(orderly=True) or keeper.committed == 1
+    assert 1 == keeper.commit_last(orderly=True) == keeper.commit_last(orderly=True) or keeper.committed == 1
     assert "b.ck" == (keeper.store.latest().path / "deep" / "b.ck").read_text()
 
 
@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, mon
     def full(found, into):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keep, "take", full)
+    monkeypatch.setattr(keep, "copy_if_unchanged", full)
     for _ in range(3):
         assert (None, None) == looked(keeper)
     said = capsys.readouterr().err
@@ -229,7 +229,7 @@ def test_a_full_disk_is_told_once_and_the_program_goes_on(tmp_path, program, mon
         said.count("; the program goes on"),
     ]
     with pytest.raises(NoSpace):
-        keeper.last(orderly=True)
+        keeper.commit_last(orderly=True)
     assert not list((tmp_path / "run" / "attempts" / "1").glob("step-*"))
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_was_taken_over_keeps_nothing_more(tmp_path, keeper):
     other = Store(tmp_path / "run", take_over=True)
     other.claim()
     with pytest.raises(StoreError, match="superseded"):
-        keeper.last(orderly=True)
+        keeper.commit_last(orderly=True)
     assert [] == kept(tmp_path)
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_no_checkpoint(program, keeper):
     program.path.unlink()
     assert (None, None) == looked(keeper)
     program.found = None
-    assert None is keeper.last(orderly=True)
+    assert None is keeper.commit_last(orderly=True)
     assert None is keeper.newest_valid()
 
 
@@ -254,7 +254,7 @@ def test_the_newest_valid_one_is_handed_back(tmp_path, program, capsys, keeper):
     """A manifest that is not whole counts as damage, too; nothing is deleted."""
     for step in (7, 8, 9):
         program.writes(f"state {step}", step)
-        keeper.last(orderly=True)
+        keeper.commit_last(orderly=True)
     paths = [checkpoint.path for checkpoint in keeper.store.checkpoints()]
     (paths[2] / "a.ck").write_text("state 8")
     (paths[1] / "manifest.json").write_text("{}")
@@ -269,7 +269,7 @@ def test_the_newest_valid_one_is_handed_back(tmp_path, program, capsys, keeper):
 def test_a_program_whose_checkpoints_were_all_removed_does_not_begin_anew(tmp_path, program, keeper):
     """A purge or a slip of the hand took them: weeks of work may be in a copy."""
     program.writes("state 7", 7)
-    keeper.last(orderly=True)
+    keeper.commit_last(orderly=True)
     shutil.rmtree(tmp_path / "run/checkpoints")
     with pytest.raises(StoreError, match="the last was step-000000007, and none is there any more"):
         keeper.newest_valid()

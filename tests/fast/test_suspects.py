@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from holdfast.drill import advice, cause
-from holdfast.drill.advice import ranked
+from holdfast.drill.advice import rank_suspects
 from holdfast.drill.by_itself import cause_of
 from holdfast.drill.cause import CauseFacts
-from holdfast.drill.evidence import Trace
+from holdfast.drill.evidence import RunTrace
 from holdfast.drill.safepoint import SafePoint
-from holdfast.drill.sights import VariableRecord, VariableRecords
-from holdfast.drill.suspects import Suspect, other_batch, shifted, spelled, suspects
+from holdfast.drill.sights import VariableHistory, VariableRecord
+from holdfast.drill.suspects import Suspect, consumed_other_batch, find_suspects, restarted_counters, script_name
 from holdfast.run import drilled
 from holdfast.run.carried import variables_carried_past
 from holdfast.run.visible import is_user_code
@@ -315,8 +315,8 @@ def resumed(step, *after, **values):
 def found_in(reference, second, other, parted):
     return [
         each.path
-        for each in suspects(
-            VariableRecords(reference), VariableRecords(second), VariableRecords(other), 2, SafePoint(parted)
+        for each in find_suspects(
+            VariableHistory(reference), VariableHistory(second), VariableHistory(other), 2, SafePoint(parted)
         )
     ]
 
@@ -354,7 +354,7 @@ def test_what_changes_later_is_named_with_the_others_of_its_kind():
 
 
 def order_of(found):
-    return [each.path for each in ranked(found, (), data=False, options=False)]
+    return [each.path for each in rank_suspects(found, (), data=False, options=False)]
 
 
 def test_what_changes_later_is_named_after_what_had_changed():
@@ -375,7 +375,7 @@ def test_an_index_that_began_again_is_told_from_one_that_went_on():
     reference = [sight(0, begin=True), *(sight(step, i=step - 1, about=dead) for step in (1, 2, 3))]
     for index, expected in ((0, ["i"]), (2, [])):
         other = resumed(2, sight(3, attempt=2, i=index, about=dead))
-        assert shifted(VariableRecords(reference), VariableRecords(other), 2, SafePoint(3)) == expected
+        assert restarted_counters(VariableHistory(reference), VariableHistory(other), 2, SafePoint(3)) == expected
 
 
 def test_another_batch_is_known_by_its_digest():
@@ -383,7 +383,7 @@ def test_another_batch_is_known_by_its_digest():
     reference = [sight(1, batch="a"), sight(2, batch="b")]
     for batch, expected in (("b", False), ("c", True), ("", None), (UNREAD, None)):
         other = [sight(2, attempt=2, batch=batch)]
-        assert other_batch(VariableRecords(reference), VariableRecords(other), 2, SafePoint(2)) is expected
+        assert consumed_other_batch(VariableHistory(reference), VariableHistory(other), 2, SafePoint(2)) is expected
 
 
 def test_a_path_is_spelled_as_in_the_script():
@@ -394,7 +394,7 @@ def test_a_path_is_spelled_as_in_the_script():
         ("main:self.best", "self.best"),
         ("loader 'a:b'.x",) * 2,
     ):
-        assert spelled(path) == name
+        assert script_name(path) == name
 
 
 # Causes, and the lines that mend them -------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ def test_each_cause_has_its_evidence_and_its_line():
     differ.
     """
     for facts, name, line in BY_VARIABLES + BY_LEAVES:
-        found = cause.usual(facts)
+        found = cause.find_cause(facts)
         assert (found.name, line in found.advice) == (name, True), found
 
 
@@ -488,10 +488,10 @@ def test_each_fix_is_a_line_of_python():
     """What a program would add to the script: under a word of its own, and of an object that has a name."""
     paths = ["ema", "envs.envs[0].pos", "main:self.rng", "d['a b'].x", "lambda_.step", "class_"]
     found = [suspect(path, kind, owner=owner) for path in paths for kind, owner in (("stateful", ""), ("number", "T"))]
-    fixes = [fix for line in advice.lines(found, (), {"ema"}) for fix in line.fixes]
+    fixes = [fix for line in advice.advice_lines(found, (), {"ema"}) for fix in line.fixes]
     assert {"track", "fields"} == {fix.kind for fix in fixes}
     for fix in fixes:
-        compile(f"dict({advice.keyword(fix)})", "", "eval")
+        compile(f"dict({advice.tracking_argument(fix)})", "", "eval")
     assert "ema_more" in {fix.word for fix in fixes}
 
 
@@ -499,7 +499,7 @@ def test_members_of_one_list_share_one_line():
     """Eight environments need one argument, not eight of them."""
     fields = [(f"envs.envs[{at}].{name}", "E") for at in range(8) for name in ("pos", "count")]
     found = [suspect(path, owner=owner) for path, owner in [*fields, ("team[0].score", "T")]]
-    (line,) = advice.lines(found, ())
+    (line,) = advice.advice_lines(found, ())
     expected = 'envs_envs_each=[Fields(each, "pos", "count") for each in envs.envs], team_0=Fields(team[0], "score")'
     assert line.text == f"Track it: Run(path, dict(..., {expected}))"
 
@@ -507,7 +507,7 @@ def test_members_of_one_list_share_one_line():
 def test_members_that_the_loop_replaces_are_kept_by_their_list():
     """The fields of an object that is gone restore nothing: a hall of fame keeps `keys`, not `keys[0].wvalues`."""
     found = [suspect(f"hof.keys[{at}].wvalues", owner="Fitness", renewed=True) for at in range(2)]
-    (line,) = advice.lines([*found, suspect("team[0].score", owner="Player", renewed=True)], ())
+    (line,) = advice.advice_lines([*found, suspect("team[0].score", owner="Player", renewed=True)], ())
     assert line.text == 'Track it: Run(path, dict(..., team=team, hof=Fields(hof, "keys")))'
 
 
@@ -529,28 +529,28 @@ def test_what_a_library_keeps_inside_is_no_attribute_to_track():
     """Nobody can put back the parts of a study: it is made anew from what is kept."""
     inside = suspect("study._storage._max", owner="Storage", installed=True)
     own = suspect("self._pool.pos", owner="Pool")
-    assert cause.usual(CauseFacts(suspects=[inside])).name == "inside"
-    assert "study keeps that inside" in cause.usual(CauseFacts(suspects=[inside])).advice
-    both = cause.usual(CauseFacts(suspects=[inside, suspect("main:total", stored=True)]))
+    assert cause.find_cause(CauseFacts(suspects=[inside])).name == "inside"
+    assert "study keeps that inside" in cause.find_cause(CauseFacts(suspects=[inside])).advice
+    both = cause.find_cause(CauseFacts(suspects=[inside, suspect("main:total", stored=True)]))
     assert (both.name, len(both.lines)) == ("variable", 1)
-    assert 'Fields(self._pool, "pos")' in cause.usual(CauseFacts(suspects=[own])).advice
+    assert 'Fields(self._pool, "pos")' in cause.find_cause(CauseFacts(suspects=[own])).advice
 
 
 def test_no_weight_depends_on_a_meter():
     """Where weights differ and a batch's index began anew, the index is named before the averages that are shown."""
     meters = [suspect("logger.meters['loss'].count", owner="SmoothedValue"), suspect("iter_time.count", owner="X")]
     facts = tracked("model/w", suspects=meters, counting=("train:i",), other_batch=False)
-    assert cause.usual(facts).name == "enumerate"
-    assert "Also (attributes)" in cause.usual(facts).advice
-    assert cause.usual(facts._replace(suspects=[*meters, suspect("pool.pos", owner="Pool")])).name == "attributes"
+    assert cause.find_cause(facts).name == "enumerate"
+    assert "Also (attributes)" in cause.find_cause(facts).advice
+    assert cause.find_cause(facts._replace(suspects=[*meters, suspect("pool.pos", owner="Pool")])).name == "attributes"
 
 
 def test_an_advice_says_what_to_do_about_names_that_the_place_of_the_run_does_not_have():
     """A local of another function is made before Run and handed on; `self` has another name there."""
     found = [suspect("fit:rng", "generator"), suspect("run:self.best", owner="Trainer"), suspect("queue", "container")]
-    (there,) = advice.lines(found[2:], (), entered="main")
-    (away,) = advice.lines(found, (), entered="main")
-    (same,) = advice.lines(found[:1], (), entered="fit")
+    (there,) = advice.advice_lines(found[2:], (), entered="main")
+    (away,) = advice.advice_lines(found, (), entered="main")
+    (same,) = advice.advice_lines(found[:1], (), entered="fit")
     assert "The run is entered" not in there.text + same.text
     assert "The run is entered in main(), and rng is made in fit(): make it before Run, and hand it to fit(); self" in (
         away.text
@@ -560,12 +560,12 @@ def test_an_advice_says_what_to_do_about_names_that_the_place_of_the_run_does_no
 def test_of_several_all_are_named_and_the_most_likely_first():
     """A scheduler where an optimizer's options differ, a generator where the batch does."""
     both = [suspect("rng", "generator"), suspect("scheduler", "stateful", role="scheduler")]
-    options = cause.usual(CauseFacts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
-    data = cause.usual(CauseFacts(suspects=both, other_batch=True))
+    options = cause.find_cause(CauseFacts(("tree:opt",), ("opt/state/0/x", "tree:opt"), suspects=both))
+    data = cause.find_cause(CauseFacts(suspects=both, other_batch=True))
     assert (options.name, data.name) == ("scheduler", "generator")
     assert all("rng=rng" in each.advice and "scheduler=scheduler" in each.advice for each in (options, data))
     index = CauseFacts(suspects=[suspect("lr", stored=True)], counting=("main:i",), other_batch=False)
-    assert all(line in cause.usual(index).advice for line in ("run.vars.lr", "for i, batch in run.enumerate"))
+    assert all(line in cause.find_cause(index).advice for line in ("run.vars.lr", "for i, batch in run.enumerate"))
 
 
 # Two undisturbed runs -----------------------------------------------------------------------------------------------
@@ -580,7 +580,7 @@ def alone(rng="a", *, drawn=True, state="", **values):
         )
         for step in (0, 1)
     ]
-    return Trace([], [], {1: SafePoint(0)}, {}, VariableRecords(sights))
+    return RunTrace([], [], {1: SafePoint(0)}, {}, VariableHistory(sights))
 
 
 def test_why_two_undisturbed_runs_differ():

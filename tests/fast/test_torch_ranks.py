@@ -124,9 +124,9 @@ def test_other_ranks_only_warn(capsys):
     from holdfast import terminal
 
     try:
-        terminal.speak_for(3)
+        terminal.set_rank(3)
         terminal.say("once")
         terminal.warn("careful")
     finally:
-        terminal.speak_for(0)
+        terminal.set_rank(0)
     assert "holdfast: rank 3: warning: careful\n" == capsys.readouterr().err

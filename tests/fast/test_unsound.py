@@ -16,7 +16,7 @@ from torch import nn
 
 from holdfast import Best, Every, Last, Run, Store, disk, journal
 from holdfast.errors import NotFinite, UsageError
-from holdfast.mirror.records import copy_of
+from holdfast.mirror.records import parse_copy
 from holdfast.rules import Whole
 from holdfast.store.checkpoint_index import CheckpointIndex
 from run_ranks import among_threads
@@ -295,7 +295,7 @@ def test_a_mirror_knows_it_from_the_manifest_of_a_copy(tmp_path):
     done(train(tmp_path, objects(), 2, spoiled=(2,)))
     for step, finite in ((1, True), (2, False)):
         path = Store(tmp_path)[step].path
-        copy = copy_of((path / "manifest.json").read_bytes(), 1, path.name, path)
+        copy = parse_copy((path / "manifest.json").read_bytes(), 1, path.name, path)
         assert finite is copy.facts().finite is Store(tmp_path)[step].facts().finite
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from causes import OPTIONS, SCRIPTS, TORCH, quiet
 from holdfast import cli
-from holdfast.drill.fix.changes import applied
-from holdfast.drill.fix.repair import Workbench, repair
+from holdfast.drill.fix.changes import apply_fix
+from holdfast.drill.fix.repair import ScriptDrills, repair_script
 from holdfast.drill.plan import DrillOptions
 from holdfast.drill.report import IDENTICAL
 from holdfast.errors import UsageError
@@ -69,7 +69,7 @@ def test_a_planted_script_becomes_identical_by_its_line_alone(script, scripts, z
     """The additions are those that the drill names, each with a verdict without it; the user's file keeps its bytes."""
     path = scripts / f"{script.split()[0]}.py"
     before = path.read_bytes()
-    found = repair(command(scripts, zygotes, script), OPTIONS, quiet, lambda *_: None)
+    found = repair_script(command(scripts, zygotes, script), OPTIONS, quiet, lambda *_: None)
     whats = [each.what for each in found.additions]
     record_property(TABLE, f"{script} | {found.first} | {', '.join(whats)} | {found.verdict}")
     assert (found.verdict, whats) == (IDENTICAL, MENDED[script]), found
@@ -81,7 +81,7 @@ def test_a_planted_script_becomes_identical_by_its_line_alone(script, scripts, z
 @pytest.mark.parametrize("script", sample(list(STUCK), 1))
 def test_what_no_listed_addition_mends_is_stuck_and_nothing_is_added(script, scripts, zygotes):
     """No seed is added, no worker taken away, no output removed."""
-    found = repair(command(scripts, zygotes, script), OPTIONS, quiet, lambda *_: None, write=True)
+    found = repair_script(command(scripts, zygotes, script), OPTIONS, quiet, lambda *_: None, write=True)
     assert found.verdict != IDENTICAL
     assert (found.additions, found.diff, found.written, found.exit_code) == ([], "", False, 1)
     assert found.why.startswith(STUCK[script])
@@ -211,7 +211,7 @@ def test_write_writes_it_and_the_last_line_says_so(from_zero):
 
 
 def test_write_refuses_a_file_that_changed_meanwhile(from_zero):
-    bench = Workbench([sys.executable, str(from_zero)], DrillOptions(), quiet, lambda *_: None)
+    bench = ScriptDrills([sys.executable, str(from_zero)], DrillOptions(), quiet, lambda *_: None)
     from_zero.write_text(FROM_ZERO + "# mine\n")
     with pytest.raises(UsageError, match="changed in the meantime"):
         bench.write("print(1)\n")
@@ -224,7 +224,7 @@ def test_the_copy_is_removed_whatever_happens(from_zero, monkeypatch):
 
     monkeypatch.setattr("holdfast.drill.fix.repair.Drill.run", fails)
     with pytest.raises(KeyboardInterrupt):
-        repair([sys.executable, str(from_zero)], DrillOptions(), quiet, lambda *_: None)
+        repair_script([sys.executable, str(from_zero)], DrillOptions(), quiet, lambda *_: None)
     assert [each.name for each in from_zero.parent.iterdir()] == ["fit.py"]
 
 
@@ -232,10 +232,10 @@ def test_a_version_that_prints_otherwise_undisturbed_is_taken_back(from_zero, mo
     """The oracle can go red: an addition that changed a printed number is refused, and says which line."""
 
     def spoils(text, fix):
-        return applied(text, fix).replace("0.05 * error * x", "0.06 * error * x")
+        return apply_fix(text, fix).replace("0.05 * error * x", "0.06 * error * x")
 
     monkeypatch.setattr("holdfast.drill.fix.repair.applied", spoils)
-    found = repair(
+    found = repair_script(
         [sys.executable, str(from_zero)], DrillOptions(kills=2), quiet, lambda *_: None, new=True, write=True
     )
     assert (found.verdict == IDENTICAL, found.written, found.additions) == (False, False, [])

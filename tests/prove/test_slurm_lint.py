@@ -3,7 +3,7 @@
 Each story runs both scripts. The work saves when it hears SIGTERM or SIGUSR1, and needs two seconds for it.
 """
 
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 from lint_faults import edited
 from real_slurm import concurrently
 from slurm_stories import HOLDFAST, end_in, text
@@ -33,10 +33,10 @@ def job(body, options=""):
 
 def mended(script, rule):
     """The script with lint's own edits for that rule, which is found in it and not in the result."""
-    (finding,) = (each for each in lint(script) if each.rule == rule)
+    (finding,) = (each for each in lint_script(script) if each.rule == rule)
     assert finding.edits
     result = edited(script, finding.edits)
-    assert rule not in [each.rule for each in lint(result)]
+    assert rule not in [each.rule for each in lint_script(result)]
     return result
 
 
@@ -210,7 +210,7 @@ def test_array_shares_run(slurm, place):
 def test_several_steps_in_work_sh(slurm, place):
     """As the finding says, below a trap in a script of their own: what follows the program does not run too early."""
     together = job("python train.py\necho evaluated", "--time=10:00:00")
-    (finding,) = (each for each in lint(together) if each.rule == "no-grace")
+    (finding,) = (each for each in lint_script(together) if each.rule == "no-grace")
     assert "work.sh below the line: trap 'exit 75' TERM" in finding.fix
     (place / "work").mkdir()
     (place / "work/train.py").write_text(TRAIN)

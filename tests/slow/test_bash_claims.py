@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 from lint_faults import edited
 
 
@@ -63,7 +63,7 @@ def test_the_fix_of_wait_once_waits_until_the_child_has_saved(waits, strict):
     """Also where the script ends at the first failure, as which bash counts an interrupted wait."""
     trap = "trap 'echo heard; kill -CONT $pid' USR1"
     script = f"#!/bin/bash\n{strict} {trap}; ./program & pid=$!; {waits}; echo left"
-    (finding,) = (each for each in lint(script) if each.rule == "wait-once")
+    (finding,) = (each for each in lint_script(script) if each.rule == "wait-once")
     child = "(sleep 0.2; echo ready; sleep 0.5; echo saved)"
     assert "heard\nsaved\nleft\n" == signalled(edited(script, finding.edits).replace("./program", child))[1]
 
@@ -72,7 +72,7 @@ def test_the_fix_of_wait_once_waits_until_the_child_has_saved(waits, strict):
 def test_the_fix_of_trap_hidden_hears_at_once_and_keeps_the_status(status):
     """The trap runs while the program does; what follows sees the program's own status."""
     script = "#!/bin/bash\ntrap 'echo heard' USR1\n./program > log\necho status $?\n"
-    (finding,) = (each for each in lint(script) if each.rule == "trap-hidden")
+    (finding,) = (each for each in lint_script(script) if each.rule == "trap-hidden")
     child = f"sh -c 'echo ready; sleep 0.6; echo ends; exit {status}'"
     mended = edited(script, finding.edits).replace("./program > log", child)
     assert f"heard\nends\nstatus {status}\n" == signalled(mended)[1]

@@ -76,7 +76,7 @@ def test_a_kill_in_the_supervisors_own_cgroup_is_counted(tmp_path, small_memory)
 
 def test_the_memory_of_a_cgroup_is_what_is_left_of_it(small_memory):
     """Where the job's limit is less than the machine has, it counts."""
-    asks = "from holdfast.supervise.evidence import memory; print(*memory())"
+    asks = "from holdfast.supervise.evidence import free_and_total_memory; print(*free_and_total_memory())"
     said = subprocess.check_output(
         bash(f"echo $BASHPID > {small_memory}; exec {sys.executable} -c '{asks}'"), text=True
     )

@@ -104,7 +104,7 @@ def test_a_server_that_is_away_for_a_moment_is_asked_again(run, tmp_path, monkey
             server.kill()
             back = threading.Timer(1, server.start)
             back.start()
-            here.bring(checkpoint)
+            here.fetch_files(checkpoint)
             back.join()
             assert [] == [*checkpoint.problems()]
     assert any(line.startswith("asks again: ") for line in told)

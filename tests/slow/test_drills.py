@@ -144,7 +144,7 @@ def test_a_snapshot_from_which_the_second_run_goes_on_is_the_cause(python, tmp_p
     assert (found.verdict, found.divergence.cause) == (report.NOT_DETERMINISTIC, "leftover file")
     assert found.leftovers == [Leftover(snapshot, "first", "train.py:12", "second", "train.py:9")]
     assert f"{snapshot}, which undisturbed run 1 wrote at train.py:12" in found.divergence.advice
-    shown = "\n".join(table.lines(found))
+    shown = "\n".join(table.report_lines(found))
     assert "usual cause (leftover file)" in shown
     assert "what to switch on" not in shown
 

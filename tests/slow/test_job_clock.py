@@ -82,10 +82,10 @@ def test_a_supervisor_learns_where_the_run_is(tmp_path, fakes):
     (tmp_path / "s").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_SUBMIT_DIR", str(tmp_path))
-        with job_leader.announced(tmp_path / "s"):
+        with job_leader.announcing_supervisor(tmp_path / "s"):
             ended = launch(script(tmp_path, STOPPING))
     assert 75 == ended.code, ended
-    assert tmp_path / "run" == job_leader.run_of(tmp_path / "s")
+    assert tmp_path / "run" == job_leader.reported_run_path(tmp_path / "s")
     assert [] == requeues(fakes)
 
 

@@ -90,7 +90,7 @@ def test_run_prints_its_fields_in_one_line(place, monkeypatch):
 
 def test_the_fields_of_a_repair_and_of_a_submission_are_those_of_the_page():
     """Those of `submit` are compared with what it prints by test_submit.py."""
-    assert {*repair.Repair.__struct_fields__} == documented("init")
+    assert {*repair.RepairResult.__struct_fields__} == documented("init")
     assert {"job", "script", "output", "directory", "array"} == documented("submit")
 
 

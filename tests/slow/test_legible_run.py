@@ -119,4 +119,4 @@ def test_the_supervisor_runs_a_command_that_is_not_utf_8(tmp_path):
     done = start("-m", place, *words)
     assert 0 == done.returncode, done
     assert 4 == events(place, "metrics")[-1]["step"]
-    assert place == job_leader.run_of(home)
+    assert place == job_leader.reported_run_path(home)

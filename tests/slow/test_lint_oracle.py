@@ -5,7 +5,7 @@ from functools import cache
 
 from holdfast.batch.script import ScriptContext
 from holdfast.cluster.slurm import local_sbatch
-from holdfast.lint import lint
+from holdfast.lint import lint_script
 
 # Values that only a site can judge (partitions, features, sizes of nodes) are not among them.
 DIRECTIVES = r"""
@@ -206,10 +206,10 @@ def test_lint_refuses_the_directives_that_sbatch_refuses(slurm, tmp_path, monkey
         script.write_text(f"#!/bin/bash\n{line}\nsleep 1\n")
         answer, why = sbatch_refuses(slurm, script)
         answers.append(answer)
-        found = lint(script.read_text(), ScriptContext(sbatch=here))
+        found = lint_script(script.read_text(), ScriptContext(sbatch=here))
         says = [each.what for each in found if each.rule in ("script-refused", "variable-in-directive")]
         told = any("refuses" in what for what in says) and not answer
-        if answer != bool(says) if here().described else told:
+        if answer != bool(says) if here().has_table_version else told:
             differ.append((line, why, says))
     assert [] == differ
     assert min(answers.count(True), answers.count(False)) > 50
@@ -234,5 +234,5 @@ def test_lint_refuses_the_first_lines_that_sbatch_refuses(slurm, tmp_path):
         script.write_bytes(text.encode())
         answer, why = sbatch_refuses(slurm, script)
         answers.append(answer)
-        assert answer == any(each.rule == "script-refused" for each in lint(text)), (text, why)
+        assert answer == any(each.rule == "script-refused" for each in lint_script(text)), (text, why)
     assert {True, False} == set(answers)

@@ -18,9 +18,9 @@ from fsspec.core import url_to_fs
 
 from holdfast.errors import Damaged, UsageError
 from holdfast.mirror.backends import open_place
-from holdfast.mirror.other import Other
-from holdfast.mirror.place import NotKept, Place, shown
-from holdfast.mirror.remote import Remote
+from holdfast.mirror.other import FsspecPlace
+from holdfast.mirror.place import NotKept, Place, redact_url
+from holdfast.mirror.remote import RemoteRun
 from servers import s3, sftp  # noqa: F401
 from stores import having
 
@@ -55,7 +55,7 @@ def s3_kind(tmp_path, request):
 
 def s3fs_kind(tmp_path, request):
     kind, url = s3_kind(tmp_path, request), request.getfixturevalue("s3").url(f"{tmp_path.name}/run")
-    return kind._replace(open=lambda: Other(url))
+    return kind._replace(open=lambda: FsspecPlace(url))
 
 
 def sftp_kind(tmp_path, request):
@@ -164,11 +164,11 @@ def test_what_is_damaged_between_put_and_verification_is_found_out(kind, place, 
         return verify(at, *args)
 
     monkeypatch.setattr(place, step, damaged_first)
-    remote = Remote(place)
+    remote = RemoteRun(place)
     remote.claim(1, '{"run": "r"}', {"pid": 1}, None)
     with pytest.raises(NotKept, match="send it again"):
         remote.copy(1, path, read_back=read_back)
-    assert (4, []) == (len(struck), remote.look().copies)
+    assert (4, []) == (len(struck), remote.read_state().copies)
 
 
 def test_what_the_source_raises_leaves_unchanged_and_nothing_is_left(place):
@@ -232,7 +232,7 @@ def test_no_path_leaves_the_place(place):
     ],
 )
 def test_secrets_are_not_shown(url, name):
-    assert name == shown(url)
+    assert name == redact_url(url)
 
 
 def test_a_chain_and_an_unknown_kind_are_no_place():

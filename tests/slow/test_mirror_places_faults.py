@@ -14,9 +14,9 @@ from tenacity import stop_after_delay
 
 from holdfast.mirror import other, s3_calls, sftp_connection
 from holdfast.mirror.backends import open_place
-from holdfast.mirror.other import Other
-from holdfast.mirror.place import Full, NotKept, Refused, Silent, told
-from holdfast.mirror.s3 import S3
+from holdfast.mirror.other import FsspecPlace
+from holdfast.mirror.place import Full, NotKept, Refused, Silent, redact_error
+from holdfast.mirror.s3 import S3Place
 from needed import missing, needs
 from servers import SECRET, SSHD, free_port, needs_sshd, s3, s3_server, sftp, sftp_server  # noqa: F401
 
@@ -42,11 +42,11 @@ def impatient(monkeypatch):
     monkeypatch.setattr(sftp_connection, "ANSWER_S", 1.0)
     monkeypatch.setattr(s3_calls, "_READ_S", 1.0)
     monkeypatch.setattr(s3_calls, "_CALL_S", 3.0)
-    monkeypatch.setattr(S3, "whole_bytes", 1 << 20)
-    monkeypatch.setattr(S3, "part_bytes", 5 << 20)
+    monkeypatch.setattr(S3Place, "whole_bytes", 1 << 20)
+    monkeypatch.setattr(S3Place, "part_bytes", 5 << 20)
     monkeypatch.setattr(s3_calls.tried, "stop", stop_after_delay(0.5))
-    monkeypatch.setattr(Other, "limit_s", 2.0)
-    monkeypatch.setattr(Other, "slowest", 10 << 20)
+    monkeypatch.setattr(FsspecPlace, "limit_s", 2.0)
+    monkeypatch.setattr(FsspecPlace, "slowest", 10 << 20)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def test_a_server_that_hangs_is_silence_and_answers_again_later(kind, tmp_path, 
         pytest.skip("sshd is not installed")
     with sftp_server(tmp_path) if kind == "sftp" else s3_server() as server:
         environment(server)
-        opened, url = Other if kind == "s3fs" else open_place, server.url("run")
+        opened, url = FsspecPlace if kind == "s3fs" else open_place, server.url("run")
         place, late = opened(url), opened(url)
         place.put("a/file", len(DATA), pieces())
         server.pause()
@@ -155,7 +155,10 @@ def refusals(place):
     for ask in asked(place):
         with pytest.raises(Refused) as caught:
             ask()
-        yield str(caught.value), "".join(traceback.format_exception(caught.value)) + repr(place) + place.shown
+        yield (
+            str(caught.value),
+            "".join(traceback.format_exception(caught.value)) + repr(place) + place.shown,
+        )
 
 
 def test_wrong_credentials_are_told_without_secrets(environment):
@@ -223,7 +226,7 @@ def test_a_host_key_that_is_not_known_is_refused(known, sftp, environment, monke
 def test_secrets_of_the_environment_are_not_told(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("FSSPEC_GCS", '{"token": "another-long-token"}')
-    text = told(
+    text = redact_error(
         f"the key {SECRET}\nand another-long-token and a%2Fb and a/b", "s3://user:a%2Fb@host/path?sig=signature"
     )
     assert text == "the key *** and *** and *** and ***"
@@ -278,8 +281,8 @@ def test_a_full_place_says_so_and_keeps_nothing(kind, request, tmp_path, environ
 def in_parts(s3, environment, monkeypatch, tmp_path):  # noqa: F811
     """S3 with the smallest parts that it takes."""
     environment(s3)
-    monkeypatch.setattr(S3, "whole_bytes", 1 << 20)
-    monkeypatch.setattr(S3, "part_bytes", 5 << 20)
+    monkeypatch.setattr(S3Place, "whole_bytes", 1 << 20)
+    monkeypatch.setattr(S3Place, "part_bytes", 5 << 20)
     place = open_place(s3.url(f"{tmp_path.name}/run"))
     yield place
     place.close()
@@ -329,7 +332,7 @@ def test_an_upload_that_fails_or_was_left_is_aborted(in_parts):
 @pytest.mark.parametrize("kind", ["s3fs", "memory"])
 def test_fsspec_commits_no_half_of_a_file(kind, in_parts, monkeypatch, tmp_path):
     """Its own `with` commits what was written before the error."""
-    place = Other(in_parts.shown if kind == "s3fs" else f"memory://{tmp_path.name}/run")
+    place = FsspecPlace(in_parts.shown if kind == "s3fs" else f"memory://{tmp_path.name}/run")
     committed = []
 
     def torn():
@@ -371,7 +374,7 @@ def test_a_server_that_does_not_know_the_condition_is_not_atomic(in_parts, monke
     call = in_parts._calls.call
     in_parts.create("claims/1", b"x")
     assert in_parts.atomic
-    place = S3(in_parts.shown)
+    place = S3Place(in_parts.shown)
     call = place._calls.call
     monkeypatch.setattr(
         place._calls, "call", lambda *args, **what: call(*args, **{k: v for k, v in what.items() if k != "IfNoneMatch"})
@@ -383,7 +386,7 @@ def test_a_server_that_does_not_know_the_condition_is_not_atomic(in_parts, monke
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_by_fsspec_too_a_server_that_does_not_know_the_condition_is_not_atomic(in_parts, condition):
-    place = Other(in_parts.shown)
+    place = FsspecPlace(in_parts.shown)
     assert place.atomic
     if not condition:
         place._exclusive = {}
@@ -393,9 +396,9 @@ def test_by_fsspec_too_a_server_that_does_not_know_the_condition_is_not_atomic(i
 
 
 def test_by_fsspec_too_a_missing_bucket_is_no_empty_place(in_parts):
-    assert Other(in_parts.shown).names("claims") == []
+    assert FsspecPlace(in_parts.shown).names("claims") == []
     with pytest.raises(Refused, match="there is no 'nosuchbucket'; create it"):
-        Other("s3://nosuchbucket/run").names("claims")
+        FsspecPlace("s3://nosuchbucket/run").names("claims")
 
 
 # Folders -----------------------------------------------------------------------------------------------------------

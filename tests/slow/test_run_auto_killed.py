@@ -7,7 +7,7 @@ import sys
 
 from holdfast import journal
 from holdfast.run.pace import chosen_interval
-from holdfast.young_daly import explain
+from holdfast.young_daly import explain_choice
 from toy import events, script, waited_for
 
 KILLS = 4
@@ -47,4 +47,4 @@ def test_a_run_that_is_killed_learns_how_often(tmp_path):
     words = [sys.executable, "-m", "holdfast", "doctor", "run", "--json"]
     answer = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, check=False)  # it also judges this machine
     said = [each["what"] for each in json.loads(answer.stdout)["checks"] if each["name"] == "interval"]
-    assert [explain(next(filter(None, map(chosen_interval, reversed(logs)))))] == said
+    assert [explain_choice(next(filter(None, map(chosen_interval, reversed(logs)))))] == said

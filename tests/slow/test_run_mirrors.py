@@ -601,7 +601,7 @@ from holdfast.mirror import remote
 from holdfast.mirror.place import Refused
 def refuse(*args):
     raise Refused("no deletions")
-remote.Remote.remove = refuse
+remote.RemoteRun.remove = refuse
 """
 
 

@@ -221,20 +221,20 @@ def test_a_standby_for_other_words_or_without_memory_is_discarded(tmp_path, monk
         until_s = time.monotonic() + PATIENCE_S
         said = ""
         while READY not in said and time.monotonic() < until_s:
-            it.look(pid, command, environment)
+            it.start_or_discard(pid, command, environment)
             said += capsys.readouterr().err
         told.communicate(b"\n")
         with monkeypatch.context() as inside:
             if change == "memory":
                 inside.setattr(standby, "SHARE", 2.0)
-                it.look(pid, command, environment)
+                it.start_or_discard(pid, command, environment)
                 assert "memory is short, and it holds " in capsys.readouterr().err
             words, variables = [*command, "--lr"] if change == "words" else command, dict(environment)
             variables |= {"NEW": "1"} if change == "variable" else {}
-            taken = it.take(words, variables)
+            taken = it.take_start(words, variables)
         assert (taken is not None) == (change == "none")
         assert (["standby"] if change == "none" else ["standby", "standby_discarded"]) == notes
         if taken is not None:
             with taken.output, taken.child as child:
-                until(lambda child=child: child.look() or child.gone, "its end")
+                until(lambda child=child: child.update() or child.gone, "its end")
                 assert 0 == child.code

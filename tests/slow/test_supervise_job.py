@@ -321,9 +321,9 @@ def test_a_start_without_a_sign_of_life_is_waited_for_no_longer(tmp_path, fakes,
         first.process.send_signal(signal.SIGSTOP)
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
         began_s = time.monotonic()
-        place.outlast(tmp_path / "d", lambda: "SIGTERM")
+        place.wait_for_earlier_starts(tmp_path / "d", lambda: "SIGTERM")
         assert time.monotonic() < began_s + 1
-        place.outlast(tmp_path / "d", lambda: None)
+        place.wait_for_earlier_starts(tmp_path / "d", lambda: None)
         assert time.monotonic() > began_s + 2
         first.process.send_signal(signal.SIGCONT)
 
@@ -337,7 +337,7 @@ def test_a_start_that_wakes_beside_a_later_one_is_killed_and_writes_nothing(tmp_
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)
         monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-        place.outlast(tmp_path / "d", lambda: None)
+        place.wait_for_earlier_starts(tmp_path / "d", lambda: None)
         before = (tmp_path / "d/supervisor.jsonl").read_bytes()
         for pid in reversed(asleep):
             os.kill(pid, signal.SIGCONT)
@@ -359,8 +359,8 @@ def test_a_start_that_wakes_while_it_is_given_up_is_waited_for(tmp_path, fakes, 
         woke.extend([leave.read_bytes()] if leave.read_bytes() else [])
         return b"2" if woke else b"1"
 
-    monkeypatch.setattr(place, "_content", sign)
-    place._wait_for(tmp_path, begin, lambda: woke and not leave.read_bytes())
+    monkeypatch.setattr(place, "_read_content", sign)
+    place._wait_for_start(tmp_path, begin, lambda: woke and not leave.read_bytes())
     assert ([place.TAKEN], b"") == (woke, leave.read_bytes())
 
 

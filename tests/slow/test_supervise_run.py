@@ -110,7 +110,9 @@ def test_a_crash_that_comes_again_at_the_same_step_is_given_up(tmp_path):
     assert (8, 4) == (it.code, len(it.events("start")))
     assert "exit 3: 3 attempts in a row got no further; it ended with\n" in it.said
     assert [True, False, False, False] == [event["progressed"] for event in it.events("exit")]
-    assert tmp_path / "run" == job_leader.run_of(it.home)  # where it is, relative to the script's own directory
+    assert tmp_path / "run" == job_leader.reported_run_path(
+        it.home
+    )  # where it is, relative to the script's own directory
 
 
 def test_a_deadline_of_the_scripts_own_is_no_reason_to_start_again(tmp_path):

@@ -133,10 +133,10 @@ def test_workers_whose_run_was_killed_end_at_a_sigterm(tmp_path):
         orphans = {int(train.stdout.readline()) for _ in range(2)}
         train.kill()
         train.wait()
-        assert all(map(processes.runs, orphans))
+        assert all(map(processes.is_running, orphans))
         os.killpg(train.pid, signal.SIGTERM)
         try:
-            until(lambda: not any(map(processes.runs, orphans)), "their end")
+            until(lambda: not any(map(processes.is_running, orphans)), "their end")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(train.pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast import journal
 from holdfast.cluster.script import JobRequest
-from holdfast.cluster.script import script as batch_script
+from holdfast.cluster.script import script_text as batch_script
 from supervised import Supervised, until
 from toy import launch, script
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..store.format import MANIFEST
-from .program import emptied
-from .take import FileState, blocks, mode
+from .program import make_empty
+from .take import FileState, file_mode, read_blocks
 
 
 def put_back(
@@ -31,7 +31,7 @@ def put_back(
     before is removed. With `keep_older`, files older than all of the checkpoint's stay. Returns the
     names of those that were moved.
     """
-    kept = _kept(checkpoint, work) if checkpoint is not None else {}
+    kept = _stored_files(checkpoint, work) if checkpoint is not None else {}
     filecmp.clear_cache()
     same = {
         path for path in present if path in kept and filecmp.cmp(path, kept[path], shallow=False)
@@ -44,19 +44,19 @@ def put_back(
         others = {path for path in others if path in kept or present[path].mtime_ns >= written_ns}
     changing = {os.path.realpath(path) for path in others}
     others |= {path for path in same if os.path.realpath(path) in changing}  # links to what changes
-    places = _places(work, present.keys() | kept.keys())
+    places = _target_paths(work, present.keys() | kept.keys())
     if others:
-        emptied(aside)
+        make_empty(aside)
     for path in sorted(others):
         if scan.lexists(places[path]):  # not moved under another name
             _move(places[path], aside / path.relative_to(work))
     for path in sorted(kept.keys() - (same - others)):
         disk.make_dirs(places[path].parent)
-        disk.replace_with(places[path], blocks(kept[path]), mode(kept[path]))
+        disk.replace_with(places[path], read_blocks(kept[path]), file_mode(kept[path]))
     return [str(path.relative_to(work)) for path in sorted(others)]
 
 
-def _places(work: Path, paths: Iterable[Path]) -> dict[Path, Path]:
+def _target_paths(work: Path, paths: Iterable[Path]) -> dict[Path, Path]:
     """Return where each file lies. A link out of `work`,
     to another disk, stays one; one inside is itself the file.
     """
@@ -74,7 +74,7 @@ def _written_ns(path: Path, copy: Path, present: Mapping[Path, FileState]) -> in
     return present[path].mtime_ns if path in present else copy.stat().st_mtime_ns
 
 
-def _kept(checkpoint: Path, work: Path) -> dict[Path, Path]:
+def _stored_files(checkpoint: Path, work: Path) -> dict[Path, Path]:
     """Return the checkpoint's files: {where each is put: where it lies in the store}."""
     found = [
         path
@@ -95,5 +95,5 @@ def _move(source: Path, target: Path) -> None:
         if scan.is_symlink(source):
             disk.symlink(os.readlink(source), target)
         else:
-            disk.replace_with(target, blocks(source), mode(source))
+            disk.replace_with(target, read_blocks(source), file_mode(source))
         disk.remove_file(source)

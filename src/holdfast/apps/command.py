@@ -11,8 +11,8 @@ from .program import ProgramCheckpoint, ProgramExit, Verdict
 RUN_ME_AGAIN: int = Stopped("").code  # type: ignore[assignment]  # SystemExit's code may have any type; ours is 75
 
 
-class Command:
-    """A script that uses `Run`, or one that exits with 75 itself when it wants to resume later."""
+class AnyCommand:
+    """A script that uses `Run`, or any command that exits with 75 when it wants to resume later."""
 
     def begin(
         self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None

@@ -24,7 +24,7 @@ from ..children import processes
 from ..errors import UsageError
 from ..state.sound import Count, sound
 from . import wait
-from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
+from .program import ProgramCheckpoint, ProgramExit, Verdict, make_empty
 
 SIZES = "holdfast-sizes.json"
 KILLED = {-signals.SIGKILL, wait.SIGNALLED + signals.SIGKILL}
@@ -64,7 +64,7 @@ class Criu:
             raise UsageError(
                 "--app criu: there is no criu on PATH; install CRIU 4.2 or later (docs/apps.md)"
             )
-        emptied(self._images)
+        make_empty(self._images)
         self._written = self._found = None
         self._resumed = checkpoint is not None
         if checkpoint is None:

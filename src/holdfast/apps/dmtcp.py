@@ -16,8 +16,8 @@ from pathlib import Path
 
 from .. import scan
 from ..errors import UsageError
-from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
-from .take import FileState, look, looks, take
+from .program import ProgramCheckpoint, ProgramExit, Verdict, make_empty
+from .take import FileState, copy_if_unchanged, file_state, file_states
 
 INTERVAL_S = 900
 ASK = (
@@ -51,7 +51,7 @@ class Dmtcp:
                 f"--app dmtcp: there is no {start} on PATH; "
                 "install DMTCP 4.2 or later (docs/apps.md)"
             )
-        emptied(self._images)
+        make_empty(self._images)
         self._asked = None
         interval = os.environ.get("DMTCP_CHECKPOINT_INTERVAL", str(INTERVAL_S))
         # on restart the coordinator has no --ckptdir
@@ -71,7 +71,7 @@ class Dmtcp:
             raise UsageError(
                 f"{checkpoint}: holds no image of DMTCP; another program's? Give another --run"
             )
-        take(
+        copy_if_unchanged(
             ProgramCheckpoint(_beside(checkpoint), root=checkpoint), self._images
         )  # DMTCP searches them where it saved them
         return [*launch, *coordinator, *places, *images]
@@ -80,8 +80,8 @@ class Dmtcp:
         """Return the images if the coordinator has written its script after them and none is
         incomplete.
         """
-        images = looks(scan.glob(self._images, "*.dmtcp"))
-        script = look(self._images / "dmtcp_restart_script.sh")
+        images = file_states(scan.glob(self._images, "*.dmtcp"))
+        script = file_state(self._images / "dmtcp_restart_script.sh")
         if not images or script is None or any(scan.glob(self._images, "*.temp")):
             return None
         if max(image.mtime_ns for image in images.values()) > script.mtime_ns:
@@ -97,14 +97,17 @@ class Dmtcp:
         """
         del signal
         if self._asked is None:
-            self._asked = looks(scan.glob(self._images, "*.dmtcp*"))
+            self._asked = file_states(scan.glob(self._images, "*.dmtcp*"))
         return ["sh", "-c", ASK, str(self._images / "port"), str(pid)]
 
     def verdict(self, ended: ProgramExit) -> Verdict:
         """Stopped if an image was begun after our request;
         else the program's own exit code decides.
         """
-        if self._asked is not None and looks(scan.glob(self._images, "*.dmtcp*")) != self._asked:
+        if (
+            self._asked is not None
+            and file_states(scan.glob(self._images, "*.dmtcp*")) != self._asked
+        ):
             return "stopped"  # the exit code is 0 then, even if the images are bad
         if ended.code == 0:
             return "done"

@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..terminal import say
 from .back import put_back
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import FileState, fresh, looks
+from .take import FileState, changed_files, file_states
 
 CHECKPOINT, COMMAND, PID = "{checkpoint}", "{command}", "{pid}"
 _WILD = re.compile(r"[*?\[]")
@@ -117,10 +117,10 @@ class AppFile:
             )
         if self._app.reads_its_own:
             self._put_back(checkpoint)
-        self._before = looks(
+        self._before = file_states(
             [*self._matching(self._app.checkpoint), *self._matching(self._app.finished.files)]
         )
-        return [each for word in words for each in _filled(word, command, checkpoint)]
+        return [each for word in words for each in _fill_word(word, command, checkpoint)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """Return the files; complete if unchanged for `settle_s`,
@@ -178,7 +178,7 @@ class AppFile:
         missing = [
             f"{name} was not written"
             for name in finished.files
-            if not fresh(self._matching([name]), self._before)
+            if not changed_files(self._matching([name]), self._before)
         ]
         if finished.output is not None and not re.search(finished.output, tail):
             missing.append(f"its last lines do not match {finished.output!r}")
@@ -189,7 +189,7 @@ class AppFile:
         # the program's own.
         aside = self._room / ("replaced" if self._begun else f"found-{time.time_ns()}")
         self._begun = True
-        present = looks(self._matching(self._app.checkpoint))
+        present = file_states(self._matching(self._app.checkpoint))
         moved = put_back(checkpoint, self._work, present, aside, keep_older=self._app.newest)
         if moved:
             names = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if moved[3:] else "")
@@ -207,7 +207,7 @@ class AppFile:
         others = {} if self._app.reads_its_own else self._before
         chosen: dict[Path, FileState] = {}
         for pattern in self._app.checkpoint:
-            found = sorted(fresh(self._matching([pattern]), others).items(), key=_age)
+            found = sorted(changed_files(self._matching([pattern]), others).items(), key=_age_order)
             chosen |= found[-1:] if self._app.newest else found
         return (
             chosen if any(self._before.get(path) != seen for path, seen in chosen.items()) else {}
@@ -240,11 +240,11 @@ def _is_run(folder: Path) -> bool:
     return found or scan.is_file(folder / "supervisor.jsonl")
 
 
-def _age(file: tuple[Path, FileState]) -> tuple[int, Path]:
+def _age_order(file: tuple[Path, FileState]) -> tuple[int, Path]:
     return file[1].mtime_ns, file[0]
 
 
-def _filled(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
+def _fill_word(word: str, command: Sequence[str], checkpoint: Path | None) -> list[str]:
     """Return the words that replace `word`.
 
     A pattern in the checkpoint's directory is replaced by the matching files, as in a shell.

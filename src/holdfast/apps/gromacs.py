@@ -19,7 +19,7 @@ from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import FileState, fresh, looks
+from .take import FileState, changed_files, file_states
 
 EARLY = re.compile(
     r"Received the \S* ?\w+ signal, stopping|Run time exceeded \S+ hours, will terminate"
@@ -47,7 +47,7 @@ class Gromacs:
         self, command: Sequence[str], checkpoint: Path | None, time_left_s: float | None
     ) -> Sequence[str]:
         """Return the command with `-cpi FILE -append` and `-maxh` where these apply."""
-        found = words.after(command, "mdrun")
+        found = words.split_at_program(command, "mdrun")
         if found is None:
             raise UsageError(
                 "--app gromacs: the command holds no `mdrun`; "
@@ -59,8 +59,8 @@ class Gromacs:
                 "--app gromacs: -multidir runs several simulations; "
                 "run each under a supervisor of its own"
             )
-        self._learn(options)
-        self._before = looks([*self._checkpoints(), *self._structures()])
+        self._parse_options(options)
+        self._before = file_states([*self._checkpoints(), *self._structures()])
         if checkpoint is not None:
             files = _matching(checkpoint, self._pattern)
             if not files:
@@ -69,19 +69,19 @@ class Gromacs:
                     "another run's? Give another --run"
                 )
             append = [] if {"-append", "-noappend"} & set(options) else ["-append"]
-            options = [*words.without(options, "-cpi"), "-cpi", str(files[0]), *append]
-        elif (given := words.value(options, "-cpi")) is not None:
+            options = [*words.without_option(options, "-cpi"), "-cpi", str(files[0]), *append]
+        elif (given := words.option_value(options, "-cpi")) is not None:
             # mdrun refuses a log without a checkpoint, which a very early kill leaves
             there = scan.exists(self._named(given, "state", ".cpt"))
-            options = options if there else words.without(options, "-cpi")
-        return [*start, *_limited(options, time_left_s)]
+            options = options if there else words.without_option(options, "-cpi")
+        return [*start, *_with_time_limit(options, time_left_s)]
 
     def checkpoint(self) -> ProgramCheckpoint | None:
         """Return the complete checkpoint file with the highest step.
 
         A complete file begins and ends with a fixed number.
         """
-        found = fresh(self._checkpoints(), self._before)
+        found = changed_files(self._checkpoints(), self._before)
         steps = {path: step for path in found if (step := step_of(path)) is not None}
         if not steps:
             return None
@@ -102,24 +102,24 @@ class Gromacs:
         with `-noconfout` only its output can tell.
         """
         early = EARLY.search(ended.tail) is not None
-        finished = self._structure is None or fresh(self._structures(), self._before)
+        finished = self._structure is None or changed_files(self._structures(), self._before)
         if ended.code == 0 and not early and finished:
             return "done"
         if ended.resumed and ended.code > 0 and REFUSED.search(ended.tail):
             return "damaged"
         return "stopped" if early or ended.told else "failed"
 
-    def _learn(self, options: Sequence[str]) -> None:
+    def _parse_options(self, options: Sequence[str]) -> None:
         """Note where this command line makes it write."""
-        name = words.value(options, "-deffnm")
-        self._stem = self._named(words.value(options, "-cpo") or name, "state", ".cpt").with_suffix(
-            ""
-        )
+        name = words.option_value(options, "-deffnm")
+        self._stem = self._named(
+            words.option_value(options, "-cpo") or name, "state", ".cpt"
+        ).with_suffix("")
         unwritten = {"-noconfout", "-rerun"} & set(options)
         self._structure = (
             None
             if unwritten
-            else self._named(words.value(options, "-c") or name, "confout", ".gro")
+            else self._named(words.option_value(options, "-c") or name, "confout", ".gro")
         )
 
     def _named(self, given: str | None, otherwise: str, suffix: str) -> Path:
@@ -195,12 +195,12 @@ def _matching(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     return [path for path in scan.glob(folder, "*") if pattern.fullmatch(path.name)]
 
 
-def _limited(options: list[str], time_left_s: float | None) -> list[str]:
+def _with_time_limit(options: list[str], time_left_s: float | None) -> list[str]:
     """Return the options with `-maxh`, unless the user gave one."""
     if time_left_s is None:
         return options
     hours = max(time_left_s, 1.0) / 3600
-    given = words.value(options, "-maxh")
+    given = words.option_value(options, "-maxh")
     try:
         own = float(given) if given else 0.0
     except ValueError:
@@ -208,5 +208,5 @@ def _limited(options: list[str], time_left_s: float | None) -> list[str]:
     return (
         options
         if 0.0 < own <= hours
-        else [*words.without(options, "-maxh"), "-maxh", f"{hours:.5f}"]
+        else [*words.without_option(options, "-maxh"), "-maxh", f"{hours:.5f}"]
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
-from .command import Command
+from .command import AnyCommand
 from .criu import Criu
 from .dmtcp import Dmtcp
 from .file import AppFile, read
@@ -23,7 +23,7 @@ APPS: Mapping[str, Callable[[Path, Path], Program]] = {
 }
 
 
-def program(app: str | None, work: Path, room: Path) -> Program:
+def adapter_for(app: str | None, work: Path, room: Path) -> Program:
     """Return the adapter for `app`, a name or an app file; without `app`, the one for any command.
 
     `work` is the directory in which the program runs; in `room` only the adapter writes.
@@ -32,7 +32,7 @@ def program(app: str | None, work: Path, room: Path) -> Program:
         UsageError: there is no such app, or its file has a mistake.
     """
     if app is None:
-        return Command()
+        return AnyCommand()
     if app in APPS:
         return APPS[app](work, room)
     if is_file(app):

@@ -18,7 +18,7 @@ from .. import disk, scan
 from ..errors import UsageError
 from . import words
 from .program import ProgramCheckpoint, ProgramExit, Verdict
-from .take import FileState, fresh, looks
+from .take import FileState, changed_files, file_states
 
 OVER = "Total wall time:"
 EARLY = "Wall time limit reached"
@@ -56,22 +56,22 @@ class Lammps:
 
         A time limit is passed by an extra script with `timer timeout` that includes the user's.
         """
-        found = words.after(command, "lmp", "lammps")
+        found = words.split_at_program(command, "lmp", "lammps")
         if found is None:
             raise UsageError(
                 "--app lammps: the command holds no `lmp`; write it as in `-- lmp -in in.melt`"
             )
         start, options = found
-        script = words.value(options, "-in", "-i", "-input")
+        script = words.option_value(options, "-in", "-i", "-input")
         if not script or script == "none":
             raise UsageError(
                 "--app lammps: give the input script with `-in FILE`; "
                 "from standard input nothing can go on"
             )
-        self._learn(script, words.value(options, "-log", "-l"))
+        self._parse_script(script, words.option_value(options, "-log", "-l"))
         if time_left_s is not None:
-            options = self._limited(options, script, time_left_s)
-        self._before = looks([*self._restarts(), self._log])
+            options = self._with_time_limit(options, script, time_left_s)
+        self._before = file_states([*self._restarts(), self._log])
         if checkpoint is not None:
             whole = [path for path in sorted(checkpoint.iterdir()) if _is_whole(path)]
             if not whole:
@@ -86,7 +86,7 @@ class Lammps:
         """Return the newest complete restart file. It may alternate between two, and writes the
         closing bytes last.
         """
-        found = fresh(self._restarts(), self._before)
+        found = changed_files(self._restarts(), self._before)
         for path in sorted(found, key=lambda path: found[path].mtime_ns, reverse=True):
             if _is_whole(path):
                 return ProgramCheckpoint([path], step_of(path), whole=True)
@@ -106,7 +106,7 @@ class Lammps:
             return "damaged"
         return "stopped" if ended.told or (ended.code == 0 and EARLY in said) else "failed"
 
-    def _learn(self, script: str, log: str | None) -> None:
+    def _parse_script(self, script: str, log: str | None) -> None:
         self._text = _text(self._work, script)
         self._globs = list(_patterns(self._text))
         if not self._globs:
@@ -125,7 +125,7 @@ class Lammps:
             )
         self._log = self._work / (log or "log.lammps")
 
-    def _limited(self, options: list[str], script: str, time_left_s: float) -> list[str]:
+    def _with_time_limit(self, options: list[str], script: str, time_left_s: float) -> list[str]:
         if re.search(r"^\s*timer\b.*\btimeout\b", self._text, re.MULTILINE):
             return options  # the user's own comes later on the command line, and wins
         limit = self._room / "limit.in"
@@ -139,7 +139,7 @@ class Lammps:
 
     def _logged(self) -> str:
         """Return the end of its log, which a script may have redirected."""
-        if not fresh([self._log], self._before):
+        if not changed_files([self._log], self._before):
             return ""
         with open(self._log, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - _LOG_BYTES))

@@ -22,7 +22,10 @@ class ProgramExit(NamedTuple):
 
 
 class ProgramCheckpoint(NamedTuple):
-    """The files that a program needs to resume. `take.take` copies them into the store."""
+    """The files that a program needs to resume.
+
+    `take.copy_if_unchanged` copies them into the store.
+    """
 
     files: Sequence[Path]  # complete, and not being written any more
     # the program's own count, if it can be read; else the supervisor counts
@@ -66,7 +69,7 @@ class Program(Protocol):
         """The result of this start; the exit code alone is not reliable."""
 
 
-def emptied(directory: Path) -> None:
+def make_empty(directory: Path) -> None:
     """Make `directory`, empty. What it holds is lost:
     never give a directory that may hold a user's file.
     """

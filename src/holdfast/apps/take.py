@@ -24,7 +24,7 @@ class FileState(NamedTuple):
     mtime_ns: int
 
 
-def look(path: Path) -> FileState | None:
+def file_state(path: Path) -> FileState | None:
     """Return the present state of a plain file; None if there is none."""
     try:
         facts = os.stat(path)
@@ -37,23 +37,23 @@ def look(path: Path) -> FileState | None:
     )
 
 
-def looks(files: Iterable[Path]) -> dict[Path, FileState]:
+def file_states(files: Iterable[Path]) -> dict[Path, FileState]:
     """Return the state of each of `files` that exists."""
-    return {path: seen for path in files if (seen := look(path)) is not None}
+    return {path: seen for path in files if (seen := file_state(path)) is not None}
 
 
-def fresh(files: Iterable[Path], before: Mapping[Path, FileState]) -> dict[Path, FileState]:
+def changed_files(files: Iterable[Path], before: Mapping[Path, FileState]) -> dict[Path, FileState]:
     """Return the state of each of `files` that exists and is not as it was `before`."""
-    return {path: seen for path, seen in looks(files).items() if seen != before.get(path)}
+    return {path: seen for path, seen in file_states(files).items() if seen != before.get(path)}
 
 
-def take(found: ProgramCheckpoint, into: Path) -> bool:
+def copy_if_unchanged(found: ProgramCheckpoint, into: Path) -> bool:
     """Copy the files of `found` into the directory `into`, durably.
 
     Returns False if one of them changed or disappeared during the copy: then `into` must be thrown
     away.
     """
-    before = looks(found.files)
+    before = file_states(found.files)
     if len(before) < len(found.files):
         return False
     for source in found.files:
@@ -61,18 +61,18 @@ def take(found: ProgramCheckpoint, into: Path) -> bool:
         if target.parent != into:
             disk.make_dirs(target.parent)
         try:
-            disk.write(target, blocks(source), mode(source))
+            disk.write(target, read_blocks(source), file_mode(source))
         except FileNotFoundError:
             return False
-    return looks(found.files) == before
+    return file_states(found.files) == before
 
 
-def mode(path: Path) -> int:
+def file_mode(path: Path) -> int:
     """Return who may read and write the file: a private one stays private in the store."""
     return stat.S_IMODE(os.stat(path).st_mode) & 0o777
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path) -> Iterator[bytes]:
     """Yield the bytes of a plain file."""
     with open(disk.open_plain(path, follow=True), "rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):

@@ -10,7 +10,7 @@ import sys
 SIGNALLED = 128  # plus the signal's number: a shell's exit code
 
 
-def wait() -> int:
+def wait_for_child() -> int:
     """Return the exit code of the only child, in a shell's notation."""
     _, status = os.wait()
     code = os.waitstatus_to_exitcode(status)
@@ -18,4 +18,4 @@ def wait() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(wait())
+    sys.exit(wait_for_child())

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 
-def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
+def split_at_program(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | None:
     """Return the command up to the program of that name, and the program's options; None without
     the program.
 
@@ -19,24 +19,26 @@ def after(command: Sequence[str], *names: str) -> tuple[list[str], list[str]] | 
     return None
 
 
-def value(words: Sequence[str], *options: str) -> str | None:
+def option_value(words: Sequence[str], *options: str) -> str | None:
     """Return the word after the last of `options` in `words`;
     "" if none follows, None if no option is there.
     """
     found = None
     for word, following in pairwise([*words, ""]):
         if word in options:
-            found = "" if _is_option(following) else following
+            found = "" if _is_option_word(following) else following
     return found
 
 
-def without(words: Sequence[str], option: str) -> list[str]:
+def without_option(words: Sequence[str], option: str) -> list[str]:
     """Return `words` without `option` and the word after it."""
     pairs = pairwise(["", *words])
     return [
-        word for before, word in pairs if word != option and (before != option or _is_option(word))
+        word
+        for before, word in pairs
+        if word != option and (before != option or _is_option_word(word))
     ]
 
 
-def _is_option(word: str) -> bool:
+def _is_option_word(word: str) -> bool:
     return word.startswith("-") and not word[1:2].isdigit()

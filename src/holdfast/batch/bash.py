@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .words import Token, plain, tokens
+from .words import Token, tokenize, unquote
 
-__all__ = ["Enclosing", "Parsed", "ShellCommand", "commands", "parse", "plain"]
+__all__ = ["EnclosingCommand", "ParsedScript", "ShellCommand", "commands", "parse", "unquote"]
 
 _HEADS = {"then", "elif", "else", "do", "!", "time"}  # another command may begin after them
 _OPENING = {"if": "if", "while": "loop", "until": "loop", "for": "loop", "select": "loop"}
@@ -16,7 +16,7 @@ _BLOCKS = {"for", "select", "case", "function"}  # only the first word of these 
 _PART = {"then": 1, "elif": 1, "else": 2, ";;": 1, ";&": 1, ";;&": 1}
 
 
-class Enclosing(NamedTuple):
+class EnclosingCommand(NamedTuple):
     """A compound command around a command, and the part of it that holds the command."""
 
     kind: str  # "if", "loop", "case", "{" or "("
@@ -34,7 +34,7 @@ class ShellCommand(NamedTuple):
     piped: bool = False  # it, or what contains it, is part of a pipeline
     joined: bool = False  # && or || stands before or after it
     prefix: str = ""  # "!" or "time" before it
-    within: tuple[Enclosing, ...] = ()  # from the outermost
+    within: tuple[EnclosingCommand, ...] = ()  # from the outermost
     start: int = 0  # its place in the text, with assignments and redirections
     end: int = 0
     places: tuple[int, ...] = ()  # where each word begins
@@ -46,28 +46,30 @@ class ShellCommand(NamedTuple):
         return any(each.kind == "loop" for each in self.within)
 
 
-class Parsed(NamedTuple):
+class ParsedScript(NamedTuple):
     """What a script consists of."""
 
     commands: list[ShellCommand]
     comments: frozenset[int]  # lines that hold a comment
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParsedScript:
     """Return the simple commands of a script, in the order in which they are written."""
-    found = list(tokens(text))
+    found = list(tokenize(text))
     lines = frozenset(token.line for token in found if token.kind == "comment")
-    return Parsed(_Parser([token for token in found if token.kind != "comment"]).read(), lines)
+    return ParsedScript(
+        _Parser([token for token in found if token.kind != "comment"]).read(), lines
+    )
 
 
 def commands(text: str) -> list[ShellCommand]:
     return parse(text).commands
 
 
-class _Frame(NamedTuple):
+class _SavedState(NamedTuple):
     """What the reader returns to when a compound command ends."""
 
-    within: Enclosing
+    within: EnclosingCommand
     function: str | None
     list_start: int
     pipe_start: int
@@ -84,7 +86,7 @@ class _Parser:
         self.found: list[ShellCommand] = []
         self.words: list[Token] = []
         self.redirections: list[Token] = []
-        self.frames: list[_Frame] = []
+        self.frames: list[_SavedState] = []
         self.list_start = 0  # first command of the list that an & would affect
         self.pipe_start = 0  # first command of the pipeline
         self.piped = False  # the commands to come are part of a pipeline
@@ -101,7 +103,7 @@ class _Parser:
             if token.kind == "redirection":
                 self.redirections.append(token)
             elif token.kind == "word":
-                self._word(token)
+                self._add_word(token)
             elif self.patterns:
                 self.patterns = token.text != ")"
                 self.words = []
@@ -110,15 +112,15 @@ class _Parser:
             elif token.text[0] == "(" and token.text[-1] == ")":  # of a function's definition
                 self.defined, self.words = self.words[-1].text if self.words else self.defined, []
             elif token.text == "(":
-                self._open("(")
+                self._open_compound("(")
             elif not (token.text == "\n" and last in ("|", "|&", "&&", "||")):
-                self._operator(token.text)
+                self._handle_operator(token.text)
             last = (
                 token.text
                 if token.kind == "operator" and token.text != "\n"
                 else last * (token.text == "\n")
             )
-        self._end()
+        self._end_command()
         return self.found
 
     def _in_test(self, token: Token) -> bool:
@@ -129,37 +131,37 @@ class _Parser:
             and token.text != "\n"
         )
 
-    def _word(self, token: Token) -> None:
+    def _add_word(self, token: Token) -> None:
         if self.patterns and token.text == "esac":
             self.patterns = False
         if not self.patterns:
             self.words.append(token)
         if not token.quoted and len(self.words) == 1:
-            self._head(token.text)
+            self._handle_first_word(token.text)
         elif self.words and self.words[0].text == "case" and token.text == "in":
-            self._open("case")
+            self._open_compound("case")
             self.patterns = True
         elif self.words and self.words[0].text == "function" and len(self.words) == 2:
             self.defined, self.words = token.text, []
 
-    def _head(self, text: str) -> None:
+    def _handle_first_word(self, text: str) -> None:
         """Handle a word where a command may begin."""
         if text in _OPENING:
-            self._open(_OPENING[text], keep=text in _BLOCKS)
+            self._open_compound(_OPENING[text], keep=text in _BLOCKS)
         elif text == "{":
-            self._open("{")
+            self._open_compound("{")
         elif text in _CLOSING:
             self.words = []
-            self._close(_CLOSING[text])
+            self._close_compound(_CLOSING[text])
         elif text in _HEADS:
-            self._part("if", _PART.get(text, 0))
+            self._begin_part("if", _PART.get(text, 0))
             self.words, self.prefix = [], text if text in ("!", "time") else ""
 
-    def _open(self, kind: str, *, keep: bool = False) -> None:
+    def _open_compound(self, kind: str, *, keep: bool = False) -> None:
         self.opened += 1
-        within = Enclosing(kind, self.opened, 0)
+        within = EnclosingCommand(kind, self.opened, 0)
         self.frames.append(
-            _Frame(within, self.function, self.list_start, self.pipe_start, self.piped)
+            _SavedState(within, self.function, self.list_start, self.pipe_start, self.piped)
         )
         if kind in ("(", "{"):
             self.function, self.defined = self.defined or self.function, None
@@ -167,45 +169,45 @@ class _Parser:
         if not keep:
             self.words = []
 
-    def _part(self, kind: str, further: int) -> None:
+    def _begin_part(self, kind: str, further: int) -> None:
         if further and self.frames and self.frames[-1].within.kind == kind:
             frame = self.frames.pop()
             self.frames.append(
                 frame._replace(within=frame.within._replace(part=frame.within.part + further))
             )
 
-    def _close(self, kind: str) -> None:
-        self._end()
+    def _close_compound(self, kind: str) -> None:
+        self._end_command()
         if self.frames and self.frames[-1].within.kind == kind:
             _, self.function, self.list_start, self.pipe_start, self.piped = self.frames.pop()
 
-    def _operator(self, text: str) -> None:
+    def _handle_operator(self, text: str) -> None:
         if text == ")":
-            self._close("(")
+            self._close_compound("(")
             return
-        self._end()
+        self._end_command()
         if text == "&":
-            self._mark(self.list_start, "background")
+            self._set_fact(self.list_start, "background")
         if text in ("|", "|&"):
-            self._mark(self.pipe_start, "piped")
+            self._set_fact(self.pipe_start, "piped")
             self.piped = True
             return
         self.piped = bool(self.frames) and self.frames[-1].piped
         self.pipe_start = len(self.found)
         self.joined = text in ("&&", "||")
         if self.joined:
-            self._mark(max(self.list_start, len(self.found) - 1), "joined")
+            self._set_fact(max(self.list_start, len(self.found) - 1), "joined")
         else:
             self.list_start = len(self.found)
         if text in (";;", ";&", ";;&"):
-            self._part("case", _PART[text])
+            self._begin_part("case", _PART[text])
             self.patterns = True
 
-    def _mark(self, first: int, fact: str) -> None:
+    def _set_fact(self, first: int, fact: str) -> None:
         for index in range(first, len(self.found)):
             self.found[index] = self.found[index]._replace(**{fact: True})  # type: ignore[arg-type]
 
-    def _end(self) -> None:
+    def _end_command(self) -> None:
         """End the current command and store it."""
         words, self.words = self.words, []
         redirections, self.redirections = self.redirections, []

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from . import bash
-from .sbatch_options import ALONE, LONG, NAMES, UNKNOWN, canonical, kind
+from .sbatch_options import ALONE, LONG, NAMES, UNKNOWN, full_option_name, value_kind
 
 DIRECTIVE = "#SBATCH"  # the rest of the value is not checked
 
@@ -26,7 +26,7 @@ class Option(NamedTuple):
         return f"--{self.name}" + ("" if self.value is None else f"={_quoted(self.value)}")
 
 
-class Signal(NamedTuple):
+class SignalOption(NamedTuple):
     """The values of `--signal`."""
 
     name: str  # "USR1"
@@ -34,7 +34,7 @@ class Signal(NamedTuple):
     lead_s: int
 
 
-def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
+def parse_options(words: Sequence[str], *, line: int = 0) -> list[Option]:
     """Return the options in `words`, in order, under their full names; read as getopt_long reads
     them.
 
@@ -49,12 +49,12 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
             break
         if word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")
-            found.append(Option(canonical(name), value if equals else None, line))
+            found.append(Option(full_option_name(name), value if equals else None, line))
         elif word.startswith("-") and word.strip("-"):
-            found += _short(word[1:], line)
+            found += _parse_short_options(word[1:], line)
         else:
             raise UsageError(f"{word!r} is neither an option nor the value of one")
-        takes = kind(found[-1].name)
+        takes = value_kind(found[-1].name)
         if (
             found[-1].value is None
             and rest
@@ -64,12 +64,12 @@ def parse(words: Sequence[str], *, line: int = 0) -> list[Option]:
     return found
 
 
-def merged(*layers: Iterable[Option]) -> list[Option]:
+def merge_options(*layers: Iterable[Option]) -> list[Option]:
     """Return all options; a later one replaces an earlier one of the same name."""
     return list({option.name: option for layer in layers for option in layer}.values())
 
 
-def last(options: Iterable[Option], *names: str) -> Option | None:
+def last_option(options: Iterable[Option], *names: str) -> Option | None:
     """Return the last of these options that is given; it is the one that counts."""
     return next((option for option in reversed(list(options)) if option.name in names), None)
 
@@ -83,7 +83,7 @@ class Directives(NamedTuple):
     last: int  # line after which another directive may stand
 
 
-def directives(text: str) -> Directives:
+def parse_directives(text: str) -> Directives:
     """Read the `#SBATCH` lines of a script.
 
     Source: sbatch(1): sbatch ignores lines after the first that is neither a comment nor empty.
@@ -102,7 +102,7 @@ def directives(text: str) -> Directives:
                 continue  # another component of the job; the script runs in the first
             last = number
             try:
-                found += parse(_words(line.removeprefix(DIRECTIVE)), line=number)
+                found += parse_options(_split_directive(line.removeprefix(DIRECTIVE)), line=number)
             except UsageError as error:
                 refused[number] = str(error)
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -115,8 +115,8 @@ def with_options(text: str, options: Sequence[Option]) -> str:
     at the end of its directives.
     """
     ours = {option.name for option in options}
-    lines = text.removesuffix("\n").split("\n")  # as `directives` counts them
-    kept = directives(text).options
+    lines = text.removesuffix("\n").split("\n")  # as `parse_directives` counts them
+    kept = parse_directives(text).options
     for number in sorted({option.line for option in kept if option.name in ours}, reverse=True):
         rest = [
             f"#SBATCH {option}"
@@ -124,7 +124,7 @@ def with_options(text: str, options: Sequence[Option]) -> str:
             if option.line == number and option.name not in ours
         ]
         lines[number - 1 : number] = rest
-    late = directives("\n".join(lines)).late
+    late = parse_directives("\n".join(lines)).late
     last = max(
         (at for at, line in enumerate(lines, 1) if line.startswith(DIRECTIVE) and at not in late),
         default=1,
@@ -133,30 +133,30 @@ def with_options(text: str, options: Sequence[Option]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def signal(options: Iterable[Option]) -> Signal | None:
+def requested_signal(options: Iterable[Option]) -> SignalOption | None:
     """Return the signal that Slurm is asked to send before the time is over; None: none is.
 
     Source: sbatch(1), --signal: [{R|B}:]<sig_num>[@sig_time], 60 s by default.
     """
-    option = last(options, "signal")
+    option = last_option(options, "signal")
     text = option.value if option else None
     match = re.fullmatch(r"(?:([RB]+):)?(?:SIG)?(\w+)(?:@(\d+))?", text or "", re.IGNORECASE)
     if match is None:
         return None
     where, name, lead = match.groups()
-    return Signal(signal_name(name), "B" in (where or "").upper(), int(lead or 60))
+    return SignalOption(signal_name(name), "B" in (where or "").upper(), int(lead or 60))
 
 
-def limit_s(options: Iterable[Option]) -> float:
+def time_limit_s(options: Iterable[Option]) -> float:
     """Return the time limit in seconds; infinity if none is requested.
 
     Source: sbatch(1), --time: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
     """
-    option = last(options, "time")
-    return (seconds(option.value or "") if option else None) or float("inf")
+    option = last_option(options, "time")
+    return (parse_time_span_s(option.value or "") if option else None) or float("inf")
 
 
-def seconds(text: str) -> float | None:
+def parse_time_span_s(text: str) -> float | None:
     """Return the seconds of a time span as Slurm writes it; None: `text` is no time span.
 
     Forms: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
@@ -186,7 +186,7 @@ def signal_name(text: str) -> str:
     return numbers.get(text, text.upper().removeprefix("SIG"))
 
 
-def _short(letters: str, line: int) -> list[Option]:
+def _parse_short_options(letters: str, line: int) -> list[Option]:
     """Return the options in a word of short ones: -N2, -p long, -HW."""
     letter, rest = letters[0], letters[1:]
     name = LONG.get(letter)
@@ -195,7 +195,7 @@ def _short(letters: str, line: int) -> list[Option]:
     if name is None:
         raise UsageError(f"-{letter}{UNKNOWN}")
     if letter in ALONE and rest:
-        return [Option(name, None, line), *_short(rest, line)]
+        return [Option(name, None, line), *_parse_short_options(rest, line)]
     return [Option(name, rest or None, line)]
 
 
@@ -209,7 +209,7 @@ def _quoted(value: str) -> str:
     )
 
 
-def _words(text: str) -> list[str]:
+def _split_directive(text: str) -> list[str]:
     """Split a directive as sbatch does: quotes,
     and a comment wherever a # stands outside of them.
     """
@@ -219,5 +219,5 @@ def _words(text: str) -> list[str]:
             break
         if re.search(r"""["']""", re.sub(r"""\\\S|"(?:\\.|[^"\\])*"|'[^']*'""", "", match[2])):
             raise UsageError(f"a quote is not closed: {match[2]}")
-        words.append(bash.plain(match[2], "."))
+        words.append(bash.unquote(match[2], "."))
     return words

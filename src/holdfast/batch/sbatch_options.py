@@ -2,7 +2,7 @@
 
 Source: sbatch of Slurm 22.05, asked with `--test-only` (tests/slow/test_lint_oracle.py); options of
 later versions. Another version may accept options that this table lacks: the sbatch of this machine
-is asked (`Local`).
+is asked (`LocalSbatch`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ARRAY_TASKS
 _TASKS = r"\d+(-\d+(:\d+)?)?"
 
 
-class Local(NamedTuple):
+class LocalSbatch(NamedTuple):
     """The version and help of this machine's sbatch;
     empty if there is none, or if it does not answer.
     """
@@ -67,28 +67,28 @@ class Local(NamedTuple):
     help: str = ""
 
     @property
-    def described(self) -> bool:
+    def has_table_version(self) -> bool:
         """Whether it is of the version that this table describes."""
         return self.version.startswith(f"{VERSION}.")
 
-    def since(self, *version: int) -> bool:
+    def is_at_least(self, *version: int) -> bool:
         """Whether it is known to be of this version or a later one: `since(23, 2)`."""
         return tuple(map(int, re.findall(r"\d+", self.version))) >= version
 
-    def names(self, name: str, value: str | None) -> bool:
+    def help_mentions(self, name: str, value: str | None) -> bool:
         """Whether its help names an option that the table does not know with this value,
         or without one.
         """
         flag = re.escape(name if name.startswith("-") else f"--{name}")
         found = re.search(rf"^ +(?:-\w,? +)?{flag}(?![\w-])(\[?)(=?)", self.help, re.MULTILINE)
-        if found is None or not kind(name):
+        if found is None or not value_kind(name):
             return found is not None
         if value is None:
-            return kind(name) == "required" and bool(found[1])
-        return kind(name) == "none" and bool(found[2])
+            return value_kind(name) == "required" and bool(found[1])
+        return value_kind(name) == "none" and bool(found[2])
 
 
-def canonical(name: str) -> str:
+def full_option_name(name: str) -> str:
     """Return the full name of an option that may be an alias or abbreviated; `name` itself if
     there is no such one.
     """
@@ -100,7 +100,7 @@ def canonical(name: str) -> str:
     return meant.pop() if len(meant) == 1 else name
 
 
-def kind(name: str) -> str:
+def value_kind(name: str) -> str:
     """Return whether the option takes a value: "required",
     "none", "optional", or "" where that is not known.
     """
@@ -108,7 +108,7 @@ def kind(name: str) -> str:
     return next((each for each, names in sets.items() if name in names), "")
 
 
-def meant(name: str) -> str | None:
+def probably_meant(name: str) -> str | None:
     """Return the option that was probably meant; None:
     sbatch, or a plugin of many sites (Pyxis), knows `name`.
     """
@@ -118,11 +118,11 @@ def meant(name: str) -> str | None:
     return next(iter(several or difflib.get_close_matches(name, sorted(NAMES), n=1)), "")
 
 
-def refused(name: str, value: str | None) -> str | None:
+def why_value_refused(name: str, value: str | None) -> str | None:
     """Return what is wrong with the option's value; None:
     sbatch would take it, or only the site can tell.
     """
-    takes = kind(name)
+    takes = value_kind(name)
     if takes == "required" and value is None:
         return f"--{name} has no value"
     if takes == "none" and value is not None:
@@ -137,7 +137,7 @@ def _matches(pattern: str) -> Callable[[str], bool]:
     return lambda value: re.fullmatch(pattern, value, re.IGNORECASE) is not None
 
 
-def _mails(value: str) -> bool:
+def _is_mail_types(value: str) -> bool:
     return any(word.upper() in _MAILS.split() for word in value.split(","))  # others are ignored
 
 
@@ -171,7 +171,7 @@ _VALUES: dict[str, Callable[[str], bool]] = {
     "exclusive": _matches("user|mcs|topo"),
     "hint": _matches(rf"({_HINT})(,({_HINT}))*"),
     "kill-on-invalid-dep": _matches("yes|no"),
-    "mail-type": _mails,
+    "mail-type": _is_mail_types,
     "mem": _matches(_MEMORY),
     "mem-per-cpu": _matches(_MEMORY),
     "mem-per-gpu": _matches(_MEMORY),

@@ -15,7 +15,7 @@ _DEEPEST = 3  # variables whose values name variables
 _MOST = 4000  # characters
 
 
-def assigned(commands: Iterable[ShellCommand]) -> dict[str, str]:
+def assigned_values(commands: Iterable[ShellCommand]) -> dict[str, str]:
     """Return the assigned values; the last one if a variable is assigned several times."""
     found: dict[str, str] = {}
     for command in commands:
@@ -28,7 +28,7 @@ def assigned(commands: Iterable[ShellCommand]) -> dict[str, str]:
     return found
 
 
-def filled(text: str, known: Mapping[str, str]) -> str:
+def fill_variables(text: str, known: Mapping[str, str]) -> str:
     """Return the text with the values of its variables; those that are not known stay."""
     for _ in range(_DEEPEST):
         new = _NAMED.sub(lambda match: known.get(match[1] or match[2], match[0]), text)
@@ -38,13 +38,13 @@ def filled(text: str, known: Mapping[str, str]) -> str:
     return text
 
 
-def resolved(command: ShellCommand, known: Mapping[str, str]) -> ShellCommand:
+def resolve_command(command: ShellCommand, known: Mapping[str, str]) -> ShellCommand:
     """Return `$CMD` and `eval $CMD` with the words that the variable holds.
     Their place stays that of the variable.
     """
     by_eval = command.words[0] == "eval" and len(command.words) == 2
     named = command.words[1] if by_eval else command.words[0]
-    if not _NAMED.match(named) or (value := filled(named, known)) == named:
+    if not _NAMED.match(named) or (value := fill_variables(named, known)) == named:
         return command
     inner = next(iter(bash.commands(value)), None)
     if inner is None:

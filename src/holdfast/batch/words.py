@@ -22,7 +22,7 @@ class Token(NamedTuple):
     quoted: bool = False
 
 
-def tokens(text: str) -> Iterator[Token]:
+def tokenize(text: str) -> Iterator[Token]:
     """Split `text`. The bodies of here-documents belong to no token."""
     place, line = 0, 1
     here: list[str] = []  # the ends of this line's here-documents
@@ -38,24 +38,24 @@ def tokens(text: str) -> Iterator[Token]:
             place = _word_end(text, after.end() if after else match.end())
             yield Token(line, match[1], "redirection", start, place)
             if match[1] in ("<<", "<<-"):
-                here.append(plain(text[match.end() : place].strip()))
+                here.append(unquote(text[match.end() : place].strip()))
         elif text.startswith("((", place):  # arithmetic
-            place = _after(text, place)
+            place = _position_after(text, place)
             yield Token(line, text[start:place], "word", start, place)
         elif match := _OPERATOR.match(text, place):
             place = match.end()
             yield Token(line, match[0], "operator", start, place)
             if match[0] == "\n":
-                place = _after_documents(text, place, here)
+                place = _skip_here_documents(text, place, here)
                 here = []
         else:
             place = max(_word_end(text, place), place + 1)
             raw = text[start:place]
-            yield Token(line, plain(raw), "word", start, place, quoted=raw[0] in "\"'\\")
+            yield Token(line, unquote(raw), "word", start, place, quoted=raw[0] in "\"'\\")
         line += text.count("\n", start, place)
 
 
-def _after_documents(text: str, place: int, ends: list[str]) -> int:
+def _skip_here_documents(text: str, place: int, ends: list[str]) -> int:
     """Return the position after the here-documents that begin at `place`."""
     for end in ends:
         found = re.compile(rf"^\t*{re.escape(end)}$", re.MULTILINE).search(text, place)
@@ -69,19 +69,19 @@ def _line_end(text: str, place: int) -> int:
 
 
 def _word_end(text: str, place: int) -> int:
-    while place < len(text) and (text[place] not in _ENDS_WORD or _substitutes(text, place)):
-        place = _after(text, place)
+    while place < len(text) and (text[place] not in _ENDS_WORD or _is_substitution(text, place)):
+        place = _position_after(text, place)
     return place
 
 
-def _substitutes(text: str, place: int) -> bool:
+def _is_substitution(text: str, place: int) -> bool:
     """Whether a substitution or array begins here: <(command), >(command), name=(an array)."""
     return text[place : place + 2] in ("<(", ">(") or (
         text[place] == "(" and text[place - 1 : place] == "="
     )
 
 
-def _after(text: str, place: int, depth: int = 0) -> int:
+def _position_after(text: str, place: int, depth: int = 0) -> int:
     """Return the position after the character, quoted text or expansion at `place`."""
     for opening, closing in (
         ("$((", "))"),
@@ -97,7 +97,7 @@ def _after(text: str, place: int, depth: int = 0) -> int:
                 place = (
                     place + 1
                     if opening == "${" and text[place] in "()"
-                    else _after(text, place, depth + 1)
+                    else _position_after(text, place, depth + 1)
                 )
             return place + len(closing)
     if text[place] == "\\":
@@ -110,13 +110,13 @@ def _after(text: str, place: int, depth: int = 0) -> int:
             place = (
                 place + 1
                 if text[place] in "'(" or depth >= _DEEPEST
-                else _after(text, place, depth + 1)
+                else _position_after(text, place, depth + 1)
             )
         return place + 1
     return place + 1
 
 
-def plain(raw: str, escaped: str = r'["\\$`]') -> str:
+def unquote(raw: str, escaped: str = r'["\\$`]') -> str:
     """Return a word without its quotes. `escaped`:
     what a backslash escapes within double quotes.
     """

@@ -71,14 +71,14 @@ _SHORT = re.compile(
 _SCRIPT = re.compile(r"\.(py|R|r|jl|m|sh|bash|pl|rb|lua|ipynb)$")
 
 
-def program(command: ShellCommand) -> tuple[str, ...]:
+def program_words(command: ShellCommand) -> tuple[str, ...]:
     """Return the command's words, from the program on: without assignments, `exec`, `nohup`,
     `time` and the like.
     """
-    return command.words[program_at(command) :]
+    return command.words[program_index(command) :]
 
 
-def program_at(command: ShellCommand) -> int:
+def program_index(command: ShellCommand) -> int:
     """Return the index of the word that names the program."""
     words, place = command.words, 0
     while place < len(words):
@@ -93,14 +93,14 @@ def program_at(command: ShellCommand) -> int:
     return place
 
 
-def name(command: ShellCommand) -> str:
+def program_name(command: ShellCommand) -> str:
     """Return what people call the program: `python train.py`,
     `gmx mdrun`, `srun torchrun`, `Trinity`.
     """
-    words = [word for word in program(command) if word and "\n" not in word]
+    words = [word for word in program_words(command) if word and "\n" not in word]
     first = os.path.basename(next(iter(words), ""))
     if first in LAUNCHERS:
-        behind = _launched(words)[:1]
+        behind = _words_after_launcher(words)[:1]
     elif INTERPRETERS.fullmatch(first):
         behind = [word for word in words[1:] if not word.startswith("-")][:1]
     else:
@@ -111,7 +111,7 @@ def name(command: ShellCommand) -> str:
     return " ".join([first, *said])[:40] or "the program"
 
 
-def _launched(words: Sequence[str]) -> list[str]:
+def _words_after_launcher(words: Sequence[str]) -> list[str]:
     """The words behind those of a launcher: without its options, and the values of short ones."""
     behind = [
         word
@@ -123,27 +123,27 @@ def _launched(words: Sequence[str]) -> list[str]:
 
 def is_work(command: ShellCommand) -> bool:
     """Whether the command may be what the job is for."""
-    words = program(command)
+    words = program_words(command)
     if words and os.path.basename(words[0]) in LAUNCHERS:
-        started = next(iter(_launched(words)), "")
+        started = next(iter(_words_after_launcher(words)), "")
         return not started or _is_work(words[words.index(started) :])
     return _is_work(words)
 
 
-def chief(commands: Sequence[ShellCommand]) -> ShellCommand | None:
+def longest_program(commands: Sequence[ShellCommand]) -> ShellCommand | None:
     """Return the program that probably runs longest:
     `train` in `prep; train; eval`. None: there is no program.
     """
     programs = [command for command in commands if is_work(command)]
     waits = any(command.words[0] == "wait" for command in commands)
     return (
-        max(enumerate(programs), key=lambda pair: (*_length(pair[1], waits), pair[0]))[1]
+        max(enumerate(programs), key=lambda pair: (*_estimate_length(pair[1], waits), pair[0]))[1]
         if programs
         else None
     )
 
 
-def stops_itself(command: ShellCommand) -> bool:
+def has_own_time_limit(command: ShellCommand) -> bool:
     """Whether the program is told to stop after some time."""
     limits = (
         r"-maxh\b|\btimeout\b|--(seconds|hours|duration)\b|"
@@ -155,19 +155,19 @@ def stops_itself(command: ShellCommand) -> bool:
 
 def looks_long(command: ShellCommand) -> bool:
     """Whether the name of the program tells that it works for hours."""
-    return bool(_LONG.search(" ".join(_said(program(command)))))
+    return bool(_LONG.search(" ".join(_descriptive_words(program_words(command)))))
 
 
-def _length(command: ShellCommand, waits: bool) -> tuple[int, bool]:
+def _estimate_length(command: ShellCommand, waits: bool) -> tuple[int, bool]:
     """How long the command probably takes, and whether it runs where the script waits for it."""
-    said = [os.path.basename(word) for word in _said(program(command))]
+    said = [os.path.basename(word) for word in _descriptive_words(program_words(command))]
     kinds = {2: _LONG, 0: _SHORT}
     begins = (duration for word in said for duration, kind in kinds.items() if kind.match(word))
     holds = (duration for duration, kind in kinds.items() if kind.search(" ".join(said)))
     return next(begins, next(holds, 1)), command.background == waits
 
 
-def _said(words: Sequence[str]) -> list[str]:
+def _descriptive_words(words: Sequence[str]) -> list[str]:
     """Return the program and the words that tell what it does; not its options and files."""
     said: list[str] = []
     for word in words:

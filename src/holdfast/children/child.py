@@ -49,14 +49,14 @@ class Child:
         if self._warden == 0:
             try:
                 ours.close()
-                warden.serve(theirs, command, environment, streams, [*mask])
+                warden.run_warden(theirs, command, environment, streams, [*mask])
             finally:
                 os._exit(0)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         self.began_s = time.monotonic()
         try:
-            self.pid = self._begin(command[0])
+            self.pid = self._fork_warden(command[0])
         except BaseException:
             ours.close()
             raise
@@ -71,19 +71,18 @@ class Child:
         until = time.monotonic() + LOST_S
         while not self.gone and time.monotonic() < until:
             time.sleep(0.005)
-            self.look()
+            self.update()
         self._link.close()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `look` has something to do."""
+        """Return a descriptor that is readable when `update` has something to do."""
         return self._link.fileno()
 
     def send(self, number: int, *, alone: bool = False) -> None:
-        """Send a signal to the command's group, or only to the command.
+        """Send a signal to the command's group; with `alone` only to the command.
 
-        After the command has ended, the signal goes to all processes that it has left.
-
-        SIGKILL always goes to all of its processes, also to those in other sessions.
+        After the command has ended, the signal goes to all processes that it has left. SIGKILL
+        always goes to all of its processes, also to those in other sessions.
         """
         with suppress(OSError):
             self._link.send(bytes([number | (warden.ALONE if alone else 0)]))
@@ -92,23 +91,23 @@ class Child:
         """Return the processes of the command."""
         return processes.descendants(self._warden)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Note what has happened since the last call."""
         try:
             while not self.gone:
                 said = self._link.recv(4096)
                 self._heard += said
                 if not said:
-                    self._part()
+                    self._handle_warden_end()
         except BlockingIOError:
             pass
         except OSError:
-            self._part()
+            self._handle_warden_end()
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:  # `code 3`
             self.code = int(line.split()[1])
 
-    def _begin(self, name: str) -> int:
+    def _fork_warden(self, name: str) -> int:
         while b"\n" not in self._heard:
             said = self._link.recv(4096)
             if not said:
@@ -124,9 +123,9 @@ class Child:
             raise UsageError(f"cannot start {name!r}: {why}{hint}")
         return int(number)
 
-    def _part(self) -> None:
-        """Handle the warden's end: nothing is left,
-        or the warden was killed and we kill its orphans.
+    def _handle_warden_end(self) -> None:
+        """Handle the end of the warden: no process is left, or it was killed and we kill its
+        orphans.
         """
         self.gone = True
         _, status = os.waitpid(self._warden, 0)
@@ -136,8 +135,8 @@ class Child:
             return
         until, left = time.monotonic() + LOST_S, True
         while left and time.monotonic() < until:
-            warden.kill_all()
-            code, left = warden.reap(self.pid)
+            warden.kill_descendants()
+            code, left = warden.reap_children(self.pid)
             self.code = self.code if code is None else code
             time.sleep(0.02 * left)
         if self.code is None:

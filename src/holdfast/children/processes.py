@@ -18,64 +18,65 @@ class Process(NamedTuple):
 
 def descendants(ancestor: int) -> list[int]:
     """Return the children of `ancestor`, their children, and so on; each after its parent."""
-    return [pid for pid, _ in _born(ancestor)]
+    return [pid for pid, _ in _descendants_with_parents(ancestor)]
 
 
-def workers(ancestor: int, variable: str) -> list[int]:
-    """Return its descendants that were started with that environment variable,
-    by a process without it.
+def rank_workers(ancestor: int, variable: str) -> list[int]:
+    """Return the descendants that were started with that environment variable, by a process
+    without it.
     """
     given = f"\0{variable}="
     found = {
-        pid: parent for pid, parent in _born(ancestor) if given in "\0" + _read(f"{pid}/environ")
+        pid: parent
+        for pid, parent in _descendants_with_parents(ancestor)
+        if given in "\0" + _read(f"{pid}/environ")
     }
     return [pid for pid, parent in found.items() if parent not in found]
 
 
-def members(group: int) -> list[int]:
+def group_members(group: int) -> list[int]:
     """Return the processes of a group."""
-    return [process.pid for process in _all() if process.group == group]
+    return [process.pid for process in _all_processes() if process.group == group]
 
 
-def catch(pids: Iterable[int], number: int) -> bool:
+def any_catches_signal(pids: Iterable[int], number: int) -> bool:
     """Whether one of the processes has installed a handler for the signal."""
-    return any(_has(pid, "SigCgt", number) for pid in pids)
+    return any(_is_in_signal_mask(pid, "SigCgt", number) for pid in pids)
 
 
-def handle_signal(pids: Iterable[int], number: int) -> bool:
-    """Whether one of the processes does not ignore the signal.
-
-    If it received the signal and still runs, it is handling it.
+def any_handles_signal(pids: Iterable[int], number: int) -> bool:
+    """Whether one of the processes does not ignore the signal. If it received it and still
+    runs, it handles it.
     """
-    return any(not _has(pid, "SigIgn", number) for pid in pids)
+    return any(not _is_in_signal_mask(pid, "SigIgn", number) for pid in pids)
 
 
-def knows(pid: int, number: int) -> bool:
+def has_disposition_for(pid: int, number: int) -> bool:
     """Whether the process catches, ignores or blocks the signal."""
-    return any(_has(pid, mask, number) for mask in ("SigCgt", "SigIgn", "SigBlk"))
+    return any(_is_in_signal_mask(pid, mask, number) for mask in ("SigCgt", "SigIgn", "SigBlk"))
 
 
-def traced(pid: int) -> bool:
+def is_traced(pid: int) -> bool:
     """Whether a debugger holds the process."""
     return bool(_field(f"{pid}/status", "TracerPid", 10))
 
 
-def runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether there is such a process, and it has not ended."""
     return _field_text(f"{pid}/status", "State") not in {"", "Z", "X"}
 
 
-def stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process."""
     return _field_text(f"{pid}/status", "State") == "T"
 
 
-def maps(pid: int, name: str) -> bool:
+def has_mapped(pid: int, name: str) -> bool:
     """Whether the process has memory or a file of that name in its address space."""
     return name in _read(f"{pid}/maps")
 
 
-def program(pid: int) -> str:
+def program_path(pid: int) -> str:
     """Return the path of the program that the process runs; "" if it is not known."""
     try:
         return os.readlink(f"/proc/{pid}/exe")
@@ -83,28 +84,28 @@ def program(pid: int) -> str:
         return ""
 
 
-def command(pid: int) -> list[str]:
+def command_line(pid: int) -> list[str]:
     """Return the words with which the process was started."""
     return _read(f"{pid}/cmdline").split("\0")[:-1]
 
 
-def shown(pid: int) -> str:
+def describe_process(pid: int) -> str:
     """Return for people what the process does: its state,
     and where in the kernel each thread waits.
     """
     lines = [f"state: {_field_text(f'{pid}/status', 'State')}"]
-    for thread in sorted(_listed(f"/proc/{pid}/task"), key=int):
+    for thread in sorted(_list_directory(f"/proc/{pid}/task"), key=int):
         where = " < ".join(
             line.split()[-1] for line in _read(f"{pid}/task/{thread}/stack").splitlines()
         )
         lines.append(
             f"thread {thread}: {_read(f'{pid}/task/{thread}/comm').strip()}: "
-            f"{where or waits_in(pid, thread)}"
+            f"{where or kernel_function_of(pid, thread)}"
         )
     return "\n".join(lines)
 
 
-def waits_in(pid: int, thread: int | str = "") -> str:
+def kernel_function_of(pid: int, thread: int | str = "") -> str:
     """Return the name of the kernel's function in which a thread waits; "" if it runs, or the
     kernel does not say.
     """
@@ -112,18 +113,20 @@ def waits_in(pid: int, thread: int | str = "") -> str:
     return "" if found == "0" else found
 
 
-def writes(pids: Collection[int], files: Collection[Path]) -> bool:
+def any_writes(pids: Collection[int], files: Collection[Path]) -> bool:
     """Whether one of the processes has one of the files open for writing."""
     wanted = {found for path in files if (found := _identity(path))}
     return any(
-        _writes(pid, number, wanted) for pid in pids for number in _listed(f"/proc/{pid}/fd")
+        _is_written_file(pid, number, wanted)
+        for pid in pids
+        for number in _list_directory(f"/proc/{pid}/fd")
     )
 
 
-def _born(ancestor: int) -> list[tuple[int, int]]:
+def _descendants_with_parents(ancestor: int) -> list[tuple[int, int]]:
     """Return the descendants, each with its parent."""
     children = defaultdict(list)
-    for process in _all():
+    for process in _all_processes():
         children[process.parent].append(process.pid)
     found: list[tuple[int, int]] = []
     waiting = [ancestor]
@@ -135,21 +138,21 @@ def _born(ancestor: int) -> list[tuple[int, int]]:
     return found
 
 
-def _all() -> Iterator[Process]:
+def _all_processes() -> Iterator[Process]:
     """Yield all processes; none if there is no /proc: then only the command's group is tracked."""
-    for name in _listed("/proc"):
+    for name in _list_directory("/proc"):
         if name.isdecimal() and (text := _read(f"{name}/stat")):
             # the name before it may contain any text
             _, parent, group = text[text.rindex(")") + 2 :].split()[:3]
             yield Process(int(name), int(parent), int(group))
 
 
-def _has(pid: int, mask: str, number: int) -> bool:
+def _is_in_signal_mask(pid: int, mask: str, number: int) -> bool:
     """Whether the signal is in that mask of the process."""
     return bool(_field(f"{pid}/status", mask, 16) >> (number - 1) & 1)
 
 
-def _writes(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
+def _is_written_file(pid: int, number: str, wanted: Collection[tuple[int, int]]) -> bool:
     if _identity(f"/proc/{pid}/fd/{number}") not in wanted:
         return False
     return _field(f"{pid}/fdinfo/{number}", "flags", 8) & os.O_ACCMODE != os.O_RDONLY
@@ -175,7 +178,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _listed(path: str) -> list[str]:
+def _list_directory(path: str) -> list[str]:
     try:
         return os.listdir(path)
     except OSError:

@@ -39,8 +39,8 @@ _PID, _RANK, _WORLD, _SIGNAL, _DEBUGGED, _STEP, _COUNT, _RING = range(8)
 _RING_WORDS = _WORDS - _RING
 
 
-class Claimed:
-    """A run's slot."""
+class StepSlot:
+    """One run's slot in the supervisor's memory."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         """Take a free slot in the supervisor's memory.
@@ -69,7 +69,7 @@ class Claimed:
             os.close(descriptor)
         self._count = 0
 
-    def mark(self, phase: int, step: int) -> None:
+    def mark_phase(self, phase: int, step: int) -> None:
         """Note that this phase begins, and the number of completed steps."""
         words, count = self._words, self._count
         words[_RING + count % _RING_WORDS] = time.monotonic_ns() << 3 | phase
@@ -77,11 +77,11 @@ class Claimed:
         # last: a reader that sees it finds the others written
         self._count = words[_COUNT] = count + 1
 
-    def listens(self, number: int) -> None:
+    def set_stack_signal(self, number: int) -> None:
         """Note the signal at which this process writes its stacks."""
         self._words[_SIGNAL] = number
 
-    def debugged(self) -> None:
+    def note_debugger(self) -> None:
         """Note that a debugger may hold this process."""
         self._words[_DEBUGGED] = 1
 
@@ -102,7 +102,7 @@ class SlotView(NamedTuple):
 
 
 class StepMemory:
-    """The supervisor's side."""
+    """The supervisor's memory in which runs write their steps."""
 
     def __init__(self) -> None:
         """Create the memory in which runs write their steps.
@@ -130,16 +130,16 @@ class StepMemory:
         """Close the memory: from then on no process can open it."""
         os.close(self._descriptor)
 
-    def look(self) -> list[SlotView]:
+    def read_slots(self) -> list[SlotView]:
         """Return the claimed slots."""
         found = []
         for slot in range(SLOTS):
             words = self._words[slot * _WORDS : (slot + 1) * _WORDS]
             if words[_PID] and words[_COUNT]:
-                found.append(self._seen(slot, words))
+                found.append(self._decode_slot(slot, words))
         return found
 
-    def _seen(self, slot: int, words: memoryview) -> SlotView:
+    def _decode_slot(self, slot: int, words: memoryview) -> SlotView:
         count, before = words[_COUNT], self._counts.get(slot, 0)
         # a writer may be at the others
         first = max(before - 1 if before <= count else 0, count - _RING_WORDS // 2, 0)

@@ -4,7 +4,7 @@ outlives either.
 It starts the command, adopts processes that the command abandons, forwards signals, and reaps. When
 its starter dies, however suddenly, the socket between the two closes and the warden kills all that
 is left. When the warden dies, the kernel kills the command. The starter then kills the rest, if it
-has adopted them (`adopt`).
+has adopted them (`adopt_orphans`).
 
 It receives single bytes: each is the number of a signal, plus ALONE when only the command itself is
 meant. It sends lines: `pid 17` when the command was started, `error 2` when it could not be, `code
@@ -57,23 +57,23 @@ class Streams(NamedTuple):
                 os.close(descriptor)
 
 
-def adopt(*, orphans: bool) -> None:
-    """Become, or stop being, the process that adopts descendants when their parent dies."""
+def adopt_orphans(*, orphans: bool) -> None:
+    """Become, or stop being, the process that adopts descendants whose parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
-def kill_all() -> None:
+def kill_descendants() -> None:
     """Kill every descendant of this process.
     All are stopped first: a stopped process cannot fork.
     """
     seen: set[int] = set()
     while fresh := set(processes.descendants(os.getpid())) - seen:
-        send(fresh, signal.SIGSTOP)
+        send_signal(fresh, signal.SIGSTOP)
         seen |= fresh
-    send(seen, signal.SIGKILL)
+    send_signal(seen, signal.SIGKILL)
 
 
-def serve(
+def run_warden(
     link: socket.socket,
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -84,7 +84,7 @@ def serve(
     `mask`: the command's signal mask.
     """
     os.setpgid(0, 0)  # a signal to our starter's group does not reach us: we have time to clean up
-    adopt(orphans=True)
+    adopt_orphans(orphans=True)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -92,17 +92,17 @@ def serve(
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     try:
-        process = _start(command, environment, streams, mask)
+        process = _start_command(command, environment, streams, mask)
     except (OSError, subprocess.SubprocessError) as error:
-        _say(link, f"error {getattr(error, 'errno', None) or 0}")
+        _send_line(link, f"error {getattr(error, 'errno', None) or 0}")
         return
     streams.close(sources=True)  # only the command holds its ends: they close when it ends
-    _forget({link.fileno(), ours.fileno(), theirs.fileno()})
-    _say(link, f"pid {process.pid}")
-    _attend(link, ours, process.pid)
+    _close_inherited({link.fileno(), ours.fileno(), theirs.fileno()})
+    _send_line(link, f"pid {process.pid}")
+    _reap_and_obey(link, ours, process.pid)
 
 
-def _start(
+def _start_command(
     command: Sequence[str], environment: Mapping[str, str], streams: Streams, mask: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     warden = os.getpid()
@@ -133,9 +133,9 @@ def _start(
     )
 
 
-def _forget(kept: Collection[int]) -> None:
-    """Close the descriptors that belong to our starter: the other ends of its pipes must close when
-    it ends, not when we end.
+def _close_inherited(kept: Collection[int]) -> None:
+    """Close the descriptors that belong to our starter: its pipes must close when it ends,
+    not when we end.
     """
     with suppress(OSError):
         for number in map(int, os.listdir("/proc/self/fd")):
@@ -145,7 +145,7 @@ def _forget(kept: Collection[int]) -> None:
                         os.close(number)
 
 
-def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
+def _reap_and_obey(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
     """Reap, and carry out orders, until no process is left."""
     ended, killing = False, False
     poller = select.poll()
@@ -156,25 +156,25 @@ def _attend(link: socket.socket, wakeup: socket.socket, pid: int) -> None:
         with suppress(BlockingIOError):
             while wakeup.recv(4096):
                 pass
-        orders = _orders(link) if not killing else b""
-        code, left = reap(pid)
+        orders = _read_orders(link) if not killing else b""
+        code, left = reap_children(pid)
         if code is not None:
             ended = True
-            _say(link, f"code {code}")
+            _send_line(link, f"code {code}")
         if not left:
             return
         killing = killing or orders is None or signal.SIGKILL in orders
         if killing:
             if not ended:
-                send([-pid], signal.SIGKILL)
-            kill_all()
+                send_signal([-pid], signal.SIGKILL)
+            kill_descendants()
             continue
         for order in orders or b"":
             whom = processes.descendants(os.getpid()) if ended else [pid if order & ALONE else -pid]
-            send(whom, order & ~ALONE)
+            send_signal(whom, order & ~ALONE)
 
 
-def _orders(link: socket.socket) -> bytes | None:
+def _read_orders(link: socket.socket) -> bytes | None:
     """Return the orders that the starter has sent since the last call;
     None if the starter is gone.
     """
@@ -186,7 +186,7 @@ def _orders(link: socket.socket) -> bytes | None:
         return None
 
 
-def reap(child: int) -> tuple[int | None, bool]:
+def reap_children(child: int) -> tuple[int | None, bool]:
     """Return the exit status of `child`, if it has ended,
     and whether anything is left to wait for.
     """
@@ -202,12 +202,12 @@ def reap(child: int) -> tuple[int | None, bool]:
             code = os.waitstatus_to_exitcode(status)
 
 
-def _say(link: socket.socket, line: str) -> None:
+def _send_line(link: socket.socket, line: str) -> None:
     with suppress(OSError):  # the starter is gone: the next look detects that
         link.sendall(f"{line}\n".encode())
 
 
-def send(pids: Collection[int], number: int) -> None:
+def send_signal(pids: Collection[int], number: int) -> None:
     """Send a signal to each process; a negative number means the whole group. Source: kill(2)."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):

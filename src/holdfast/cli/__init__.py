@@ -167,38 +167,38 @@ class Commands(click.Group):
         except click.UsageError as error:
             program = error.ctx.command_path if error.ctx else prog_name
             line = f"{error.format_message().rstrip('.')}; see {program} --help"
-            return told(line, error.exit_code, as_json and "UsageError")
+            return print_error(line, error.exit_code, as_json and "UsageError")
         except click.ClickException as error:
-            return told(error.format_message(), error.exit_code, as_json and "UsageError")
+            return print_error(error.format_message(), error.exit_code, as_json and "UsageError")
         except click.Abort:
-            return told("interrupted", INTERRUPTED)
+            return print_error("interrupted", INTERRUPTED)
         except HoldfastError as error:
-            return told(str(error), error.exit_code, as_json and type(error).__name__)
+            return print_error(str(error), error.exit_code, as_json and type(error).__name__)
         except OSError as error:
-            return told(spelled(error), 1, as_json and "OSError")
+            return print_error(system_error_text(error), 1, as_json and "OSError")
         except MemoryError:
-            return told(
+            return print_error(
                 "this needs more memory than there is; "
                 "call it on a machine, or in a job, with more",
                 1,
             )
 
 
-def told(line: str, code: int, kind: str | bool = False) -> int:
+def print_error(line: str, code: int, kind: str | bool = False) -> int:
     """Print the message on stderr, without passwords in addresses; return the exit code. With the
     error's `kind`, print JSON as well.
     """
     # imported late: help does not need it
-    from .formatting import echo_json, safe, without_passwords
+    from .formatting import echo_json, escape_text, without_passwords
 
     message = without_passwords(line)
-    click.echo(f"holdfast: {safe(message)}", err=True)
+    click.echo(f"holdfast: {escape_text(message)}", err=True)
     if kind:
         echo_json({"error": {"kind": kind, "exit_code": code, "message": message}})
     return code
 
 
-def spelled(error: OSError) -> str:
+def system_error_text(error: OSError) -> str:
     """Return the system's message and the file that it is about."""
     why = error.strerror or str(error) or type(error).__name__
     return (

@@ -12,23 +12,23 @@ from ..journal import Event, Log
 from ..mirror.records import Claim, PlaceState
 
 
-def attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
+def summarize_attempts(logs: Iterable[Log]) -> list[dict[str, Any]]:
     """Return one summary for each attempt, oldest first.
 
     Entries of a wrong type are ignored: any program may write the file.
     """
-    return [_summary(log) for log in logs]
+    return [_attempt_summary(log) for log in logs]
 
 
-def attempts_at(seen: PlaceState) -> list[dict[str, Any]]:
+def summarize_claims(seen: PlaceState) -> list[dict[str, Any]]:
     """Return one summary for each attempt that claimed a place, oldest first. A fact that the place
     does not hold is None.
     """
     saved = Counter(copy.attempt for copy in seen.copies)
-    return [_claimed(claim, saved[claim.attempt]) for claim in seen.claims]
+    return [_claim_summary(claim, saved[claim.attempt]) for claim in seen.claims]
 
 
-def _claimed(claim: Claim, saved: int) -> dict[str, Any]:
+def _claim_summary(claim: Claim, saved: int) -> dict[str, Any]:
     return {
         "attempt": claim.attempt,
         "owner": owner.describe(claim.owner),
@@ -41,16 +41,16 @@ def _claimed(claim: Claim, saved: int) -> dict[str, Any]:
         "saved": saved,
         "pruned": 0,
         "quarantined": 0,
-        "ended": "ended" if claim.ended else _alive(claim.owner, lambda: claim.claimed),
+        "ended": "ended" if claim.ended else _describe_alive(claim.owner, lambda: claim.claimed),
     }
 
 
-def _alive(facts: owner.Facts, last_seen: Callable[[], float]) -> str:
+def _describe_alive(facts: owner.Facts, last_seen: Callable[[], float]) -> str:
     gone = isinstance(facts.get("pid"), int) and owner.proven_gone(facts, last_seen)
     return "killed" if gone else f"may be running: {owner.describe(facts)}"
 
 
-def _summary(log: Log) -> dict[str, Any]:
+def _attempt_summary(log: Log) -> dict[str, Any]:
     steps = [event["step"] for event in log.events if isinstance(event.get("step"), int)]
     times = [event["time"] for event in log.events if isinstance(event.get("time"), int | float)]
     counts = Counter(event["event"] for event in log.events)
@@ -71,11 +71,11 @@ def _summary(log: Log) -> dict[str, Any]:
             len(event["names"]) for event in log.events if isinstance(event.get("names"), list)
         ),
         "quarantined": counts["quarantined"],
-        "ended": _ended(log, times),
+        "ended": _describe_end(log, times),
     }
 
 
-def _ended(log: Log, times: list[float]) -> str:
+def _describe_end(log: Log, times: list[float]) -> str:
     last: Event = log.last
     if last.get("event") == "stop":
         return f"stopped: {last.get('reason', 'no reason given')}"
@@ -85,4 +85,4 @@ def _ended(log: Log, times: list[float]) -> str:
         return "ended"
     if log.path.parent.name == "history":
         return "killed"
-    return _alive(log.owner, lambda: max(times, default=time.time()))
+    return _describe_alive(log.owner, lambda: max(times, default=time.time()))

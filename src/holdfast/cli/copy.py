@@ -11,7 +11,7 @@ from .. import journal, owner, scan
 from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
 from ..mirror.adding import AttemptFacts
-from ..mirror.place import shown
+from ..mirror.place import redact_url
 from ..run.mirror_lineage import resume_origin_of
 from ..store import claiming
 from ..store.attempt import read_run
@@ -19,14 +19,14 @@ from ..store.checkpoint import Checkpoint
 from ..store.claiming import Elsewhere
 from ..store.format import run_json
 from . import options
-from .formatting import progress, report
+from .formatting import print_report, showing_progress
 from .sources import LocalSource, RemoteSource, open_source
-from .targets import CopyTarget, Item, target
+from .targets import CopyItem, CopyTarget, open_target
 
 
 @click.command()
-@click.argument("src", metavar="SRC", shell_complete=options.directories)
-@click.argument("dst", metavar="DST", shell_complete=options.directories)
+@click.argument("src", metavar="SRC", shell_complete=options.complete_directories)
+@click.argument("dst", metavar="DST", shell_complete=options.complete_directories)
 @click.option("--all", "everything", is_flag=True, help="Copy all checkpoints, oldest first.")
 @options.as_json
 def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
@@ -37,21 +37,21 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
     overwritten: DST is empty, or holds checkpoints of the same run. Repeat an interrupted copy as
     it was.
     """
-    path, step = options.parted(src)
+    path, step = options.split_step(src)
     if everything and step is not None:
-        raise UsageError(f"{shown(src)}: --all copies every step; leave @{step} out")
-    with progress() as tell, open_source(path, tell) as here:
+        raise UsageError(f"{redact_url(src)}: --all copies every step; leave @{step} out")
+    with showing_progress() as tell, open_source(path, tell) as here:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:
             raise NotFound(f"{here.shown}: no whole checkpoint")
         known = Elsewhere(chosen[-1].head.run, _last_attempt(here, chosen))
         facts: dict[str, Any] = {"source": here.shown, "checkpoints": []}
-        with target(dst, _run_json(here, known), known, tell) as to:
+        with open_target(dst, _run_json(here, known), known, tell) as to:
             facts["target"] = to.shown
-            for item in _items(here, chosen, known):
-                facts["checkpoints"].append(_copied(item, to, damage_is_told=everything))
+            for item in _items_to_copy(here, chosen, known):
+                facts["checkpoints"].append(_copy_item(item, to, damage_is_told=everything))
         tell("")
-        report(facts, _lines(facts), as_json=as_json)
+        print_report(facts, _lines(facts), as_json=as_json)
     return Damaged.exit_code if any(each["damaged"] for each in facts["checkpoints"]) else 0
 
 
@@ -72,7 +72,9 @@ def _run_json(here: LocalSource, known: Elsewhere) -> str:
     return run_json(str(known.run), owner.me(), None).decode()
 
 
-def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) -> Iterator[Item]:
+def _items_to_copy(
+    here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere
+) -> Iterator[CopyItem]:
     saved = _attempts(here)
     for checkpoint in chosen:
         if checkpoint.head.run != known.run:
@@ -81,7 +83,7 @@ def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere) ->
                 f"{chosen[-1].path}; copy it to another place"
             )
         number = here.attempt_of(checkpoint)
-        yield Item(here, checkpoint, saved.get(number, AttemptFacts(number, None, ended=True)))
+        yield CopyItem(here, checkpoint, saved.get(number, AttemptFacts(number, None, ended=True)))
 
 
 def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
@@ -105,7 +107,7 @@ def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     }
 
 
-def _copied(item: Item, to: CopyTarget, *, damage_is_told: bool) -> dict[str, Any]:
+def _copy_item(item: CopyItem, to: CopyTarget, *, damage_is_told: bool) -> dict[str, Any]:
     """Copy a checkpoint unless it is there already; return the result for the user."""
     facts = {
         "name": item.name,

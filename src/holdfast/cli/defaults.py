@@ -26,7 +26,7 @@ from ..errors import UsageError
 FILES = {"holdfast.toml": (), "pyproject.toml": ("tool", "holdfast")}
 
 
-def defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
+def read_defaults(command: str, known: Sequence[str]) -> dict[str, Any]:
     """Return what the file sets for this command: parameter name -> its new default.
 
     Raises:

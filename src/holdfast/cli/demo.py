@@ -16,7 +16,7 @@ from ..drill import report as reports
 from ..errors import UsageError
 from ..legible import counted
 from . import options
-from .drill import drilled
+from .drill import run_drill
 from .formatting import echo, echo_json
 
 SCRIPT = Path(__file__).with_name("demo_training.py")
@@ -49,7 +49,9 @@ def command(as_json: bool, keep: Path | None) -> int:
     terminal.say(
         f"demo: undisturbed, then with {KILLS} kills by SIGKILL, and a flipped bit in a checkpoint"
     )
-    found = drilled(COMMAND, drill.DrillOptions(KILLS, ("KILL",), SEED, keep=keep), as_json=as_json)
+    found = run_drill(
+        COMMAND, drill.DrillOptions(KILLS, ("KILL",), SEED, keep=keep), as_json=as_json
+    )
     if as_json:
         echo_json(msgspec.to_builtins(found))
         return found.exit_code

@@ -12,8 +12,8 @@ from ..inspect.alignment import Beginnings
 from ..inspect.diff import Difference, by_name, compare
 from ..store.checkpoint import Checkpoint
 from ..store.locate import again
-from . import options, spelled, told
-from .formatting import limited, progress, report
+from . import options, print_error, system_error_text
+from .formatting import limit_lines, print_report, showing_progress
 from .sources import open_source
 
 MOST = 30  # differences, unless --all
@@ -21,8 +21,8 @@ TROUBLE = 2  # as diff(1): 1 means different
 
 
 @click.command()
-@click.argument("a", metavar="A", shell_complete=options.directories)
-@click.argument("b", metavar="B", shell_complete=options.directories)
+@click.argument("a", metavar="A", shell_complete=options.complete_directories)
+@click.argument("b", metavar="B", shell_complete=options.complete_directories)
 @click.option(
     "--exempt",
     metavar="PLACE",
@@ -45,17 +45,17 @@ def command(
     Exit 0 when they are identical, 1 when they differ, more when that could not be told.
     """
     try:
-        (path_a, step_a), (path_b, step_b) = options.parted(a), options.parted(b)
+        (path_a, step_a), (path_b, step_b) = options.split_step(a), options.split_step(b)
         with (
-            progress() as tell,
+            showing_progress() as tell,
             open_source(path_a, tell, foreign=True) as in_a,
             open_source(path_b, tell, foreign=True) as in_b,
         ):
 
             def compared() -> tuple[Checkpoint, Checkpoint, list[Difference]]:
                 first, second = in_a.locate().select(step_a), in_b.locate().select(step_b)
-                in_a.bring(first)
-                in_b.bring(second)
+                in_a.fetch_files(first)
+                in_b.fetch_files(second)
                 return first, second, compare(first, second, exempt, read=not quick)
 
             first, second, found = again(compared)
@@ -71,30 +71,30 @@ def command(
                 f"a: {first.path} ({first.name})",
                 f"b: {second.path} ({second.name})",
                 *([f"left out: {', '.join(exempt)}"] if exempt else []),
-                *([_shared(names.pairs)] if names else []),
-                *(limited(found, None if everything else MOST) or ["identical"]),
-                *_explained(found),
+                *([_describe_scope(names.pairs)] if names else []),
+                *(limit_lines(found, None if everything else MOST) or ["identical"]),
+                *_explain_differences(found),
             ]
-            report(
+            print_report(
                 facts
                 | {"by_name": names and names.pairs, "differences": [*map(_difference, found)]},
                 lines,
                 as_json=as_json,
             )
     except HoldfastError as error:
-        return told(str(error), max(error.exit_code, TROUBLE))
+        return print_error(str(error), max(error.exit_code, TROUBLE))
     except OSError as error:
-        return told(spelled(error), TROUBLE)
+        return print_error(system_error_text(error), TROUBLE)
     return 1 if found else 0
 
 
-def _shared(names: Sequence[Beginnings]) -> str:
+def _describe_scope(names: Sequence[Beginnings]) -> str:
     """Say which tensors were compared, when that is not everything."""
     pairs = [f"{each.a or 'all'} of a with {each.b or 'all'} of b" for each in names]
     return f"compared: only tensors, by their names: {', '.join(pairs)}"
 
 
-def _explained(found: list[Difference]) -> Iterator[str]:
+def _explain_differences(found: list[Difference]) -> Iterator[str]:
     """Yield explanations of differences that are hard to read by themselves."""
     if any(each.where.startswith("@") for each in found):
         yield ("@1/...: what rank 1 has of its own, where several ranks saved")

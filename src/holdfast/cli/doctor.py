@@ -27,8 +27,8 @@ from .formatting import echo, echo_json
     "run",
     metavar="[RUN]",
     required=False,
-    callback=options.no_address,
-    shell_complete=options.directories,
+    callback=options.require_local_path,
+    shell_complete=options.complete_directories,
 )
 @click.option(
     "--partition",
@@ -52,7 +52,7 @@ def command(run: str | None, partition: str | None, purge_days: float | None, as
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     checks = []
-    for check in examine(
+    for check in run_checks(
         run, partition, settings.purge_days() if purge_days is None else purge_days
     ):
         checks.append(check)
@@ -66,18 +66,20 @@ def command(run: str | None, partition: str | None, purge_days: float | None, as
     return 1 if any(check.level == "problem" for check in checks) else 0
 
 
-def examine(run: str | None, partition: str | None, days: float | None = None) -> Iterator[Check]:
+def run_checks(
+    run: str | None, partition: str | None, days: float | None = None
+) -> Iterator[Check]:
     """Yield all checks, in order."""
-    known = None if run is None else runs.know(Path(run), measured.save_s(run))
+    known = None if run is None else runs.read_run_facts(Path(run), measured.longest_save_s(run))
     directory = Path(".") if known is None else known.run
-    yield from files.examine(directory, 0 if known is None else 2 * known.size_bytes)
-    checks, found = scheduler.examine(partition or (known.partition if known else None))
+    yield from files.check_file_system(directory, 0 if known is None else 2 * known.size_bytes)
+    checks, found = scheduler.check_scheduler(partition or (known.partition if known else None))
     yield from checks
-    yield from versions.examine()
+    yield from versions.check_versions()
     if known is not None:
-        yield from runs.examine(known, found)
-        yield from runs.rights(known.run)
-        yield from runs.ageing(known.run, days)
+        yield from runs.check_run(known, found)
+        yield from runs.check_rights(known.run)
+        yield from runs.check_purge(known.run, days)
         for each in _stale_files(known.directory):
             yield (problem if each.stops else warning)(
                 "mess", f"{each.path}: {each.what}", each.todo
@@ -87,23 +89,23 @@ def examine(run: str | None, partition: str | None, days: float | None = None) -
 def _stale_files(directory: Path) -> list[StaleFile]:
     """Return leftovers in the run; nothing if the run may be active."""
     if is_mirror(directory):
-        return copies.find(directory)
-    found = [_left(path) for path in leftovers.find(directory)]
-    root = _root(directory)
+        return copies.find_incomplete_copies(directory)
+    found = [_leftover_file(path) for path in leftovers.find_leftovers(directory)]
+    root = _run_root(directory)
     return (
         []
         if root is not None and strangers(root)
-        else [*(stale_files.find(root) if root else ()), *found]
+        else [*(stale_files.find_stale_files(root) if root else ()), *found]
     )
 
 
-def _root(directory: Path) -> Path | None:
+def _run_root(directory: Path) -> Path | None:
     """Return the run's directory for `directory`; None if there is no run yet."""
     try:
-        return run_of(options.located(str(directory)))
+        return run_of(options.locate_run(str(directory)))
     except NotFound:
         return directory if scan.is_dir(directory / "attempts") else None
 
 
-def _left(path: Path) -> StaleFile:
+def _leftover_file(path: Path) -> StaleFile:
     return StaleFile(path, "left by a `holdfast run` or `submit` that was killed", REMOVE)

@@ -11,11 +11,11 @@ import msgspec
 
 from .. import drill, terminal
 from ..drill.plan import SIGNALS
-from ..drill.table import COLUMNS, lines, row
+from ..drill.table import COLUMNS, attempt_cells, report_lines
 from ..errors import ChildError, UsageError
-from . import options, told
-from .formatting import echo, echo_json, safe, table
-from .init import mended
+from . import options, print_error
+from .formatting import echo, echo_json, escape_text, print_table
+from .init import repair_and_report
 
 
 class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -109,21 +109,23 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
         raise UsageError("--write goes with --fix")
     if fix:
         raise click.exceptions.Exit(
-            mended(command, drill.DrillOptions(**chosen), as_json=as_json, new=False, write=write)
+            repair_and_report(
+                command, drill.DrillOptions(**chosen), as_json=as_json, new=False, write=write
+            )
         )
-    report = drilled(command, drill.DrillOptions(**chosen), as_json=as_json)
+    report = run_drill(command, drill.DrillOptions(**chosen), as_json=as_json)
     if as_json:
         echo_json(msgspec.to_builtins(report))
     else:
         if report.attempts:
-            table(COLUMNS, [row(attempt) for attempt in report.attempts])
-        for line in lines(report):
+            print_table(COLUMNS, [attempt_cells(attempt) for attempt in report.attempts])
+        for line in report_lines(report):
             echo(line)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)
 
 
-def drilled(
+def run_drill(
     command: Sequence[str], options: drill.DrillOptions, *, as_json: bool
 ) -> drill.DrillReport:
     """Drill the command, show its progress, and return the findings.
@@ -144,5 +146,5 @@ def drilled(
             echo_json({"verdict": "failed", "error": str(error), "command": list(command)})
         head, *output = str(error).splitlines()
         for line in output:
-            click.echo(safe(line), err=True)
-        raise click.exceptions.Exit(told(head, error.exit_code)) from error
+            click.echo(escape_text(line), err=True)
+        raise click.exceptions.Exit(print_error(head, error.exit_code)) from error

@@ -19,7 +19,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
 from ..store.locate import again
 from . import options
-from .formatting import progress, report
+from .formatting import print_report, showing_progress
 from .sources import open_source
 
 
@@ -65,22 +65,22 @@ def command(
     if write is None:
         raise UsageError(f"{output}: the ending says the format; it is one of {', '.join(FORMATS)}")
     _require_free(target, force=force)
-    with progress() as tell, open_source(run, tell, foreign=True) as here:
+    with showing_progress() as tell, open_source(run, tell, foreign=True) as here:
 
         def written() -> tuple[Checkpoint, ChosenTensors]:
             found = here.locate().select(step)
-            here.bring(found, ())
-            checkpoint = options.as_rank(found, rank)
+            here.fetch_files(found, ())
+            checkpoint = options.view_as_rank(found, rank)
             if isinstance(checkpoint, ForeignCheckpoint):
                 checkpoint.require_whole()
             chosen = tensors.chosen(
                 checkpoint, None if everything else part or checkpoint.main_part
             )
             tensors.require_known(chosen.tensors)
-            here.bring(found, chosen.files)
+            here.fetch_files(found, chosen.files)
             _require_space(target, chosen.tensors)
             tensors.check(chosen.tensors)
-            disk.replace_with(target, write(chosen.tensors, _named(checkpoint)))
+            disk.replace_with(target, write(chosen.tensors, _file_names(checkpoint)))
             return checkpoint, chosen
 
         checkpoint, chosen = again(written)
@@ -92,10 +92,10 @@ def command(
         "tied": chosen.tied,
         "left_out": chosen.left_out,
     }
-    report(facts, _lines(facts, TIES[target.suffix]), as_json=as_json)
+    print_report(facts, _lines(facts, TIES[target.suffix]), as_json=as_json)
 
 
-def _named(checkpoint: Checkpoint) -> dict[str, str]:
+def _file_names(checkpoint: Checkpoint) -> dict[str, str]:
     step = checkpoint.content.step if isinstance(checkpoint, ForeignCheckpoint) else checkpoint.step
     return {"holdfast": checkpoint.name} | ({} if step is None else {"step": str(step)})
 

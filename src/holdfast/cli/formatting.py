@@ -30,26 +30,26 @@ _ADDRESSES: dict[str, str] = {}
 
 
 @contextmanager
-def showing(addresses: Mapping[str, str]) -> Iterator[None]:
-    """Let everything that is printed, and the errors that leave the block,
-    name addresses in the place of paths.
+def naming_addresses(addresses: Mapping[str, str]) -> Iterator[None]:
+    """Within this block, print addresses in place of the local paths of fetched files, also
+    in errors.
     """
     _ADDRESSES.update(addresses)
     try:
         yield
     except HoldfastError as error:
-        error.args = tuple(map(addressed, error.args))
+        error.args = tuple(map(replace_paths, error.args))
         raise
     except OSError as error:
-        error.filename = error.filename and addressed(str(error.filename))
+        error.filename = error.filename and replace_paths(str(error.filename))
         raise
     finally:
         for path in addresses:
             del _ADDRESSES[path]
 
 
-def addressed(text: object) -> str:
-    """Return `text` with addresses in the place of paths."""
+def replace_paths(text: object) -> str:
+    """Return `text` with addresses in place of local paths."""
     plain = str(text)
     for path in sorted(_ADDRESSES, key=len, reverse=True):
         plain = plain.replace(path, _ADDRESSES[path])
@@ -57,8 +57,8 @@ def addressed(text: object) -> str:
 
 
 def without_passwords(line: str) -> str:
-    """Return `line` without the passwords of addresses in it,
-    such as the words of a command have them.
+    """Return `line` with the passwords in its addresses removed, for example in the words of
+    a command.
     """
 
     def hidden(match: re.Match[str]) -> str:
@@ -69,27 +69,27 @@ def without_passwords(line: str) -> str:
     return USER_INFO.sub(hidden, line)
 
 
-def safe(text: object, most: int | None = MOST_LETTERS) -> str:
+def escape_text(text: object, most: int | None = MOST_LETTERS) -> str:
     """Return `text` on one line, with control, formatting and unpaired characters written as
     escapes.
 
     Of more than `most` characters, only the first ones are shown.
     """
-    plain = addressed(text)
+    plain = replace_paths(text)
     if most is not None and len(plain) > most:
         plain = f"{plain[:most]}... and {len(plain) - most:,} more characters"
     return printable(plain)
 
 
 def echo(text: object = "", *, err: bool = False, most: int | None = MOST_LETTERS) -> None:
-    click.echo(safe(text, most), err=err)
+    click.echo(escape_text(text, most), err=err)
 
 
 def echo_json(value: Any) -> None:
     """Print `value` as JSON, in ASCII: numbers that JSON lacks become strings, text is passed
     through `legible`. A command prints one such object, with the version of its fields.
     """
-    click.echo(_escaped(msgspec.json.format(_encoded(versioned(value)), indent=1)))
+    click.echo(_escaped(msgspec.json.format(_encode_json(versioned(value)), indent=1)))
 
 
 def versioned(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def versioned(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"version": JSON_VERSION, **facts}
 
 
-def report(
+def print_report(
     facts: Any, lines: Iterable[object], *, as_json: bool, most: int | None = MOST_LETTERS
 ) -> None:
     """Print the facts as JSON, or the lines as text; of a line at most that many characters."""
@@ -109,12 +109,12 @@ def report(
 
 
 def json_line(value: Any) -> str:
-    return _escaped(msgspec.json.format(_encoded(value), indent=0))
+    return _escaped(msgspec.json.format(_encode_json(value), indent=0))
 
 
-def _encoded(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     try:
-        return msgspec.json.encode(_finite(value))
+        return msgspec.json.encode(_replace_not_finite(value))
     except RecursionError as error:
         raise Damaged("what is to be shown is nested too deeply: no save writes that") from error
 
@@ -126,16 +126,17 @@ def _escaped(text: bytes) -> str:
 _BEYOND = re.compile(r"[^\n -~]")
 
 
-def _finite(value: Any) -> Any:
+def _replace_not_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else str(value)
     if isinstance(value, str):
-        return legible(addressed(value))
+        return legible(replace_paths(value))
     if isinstance(value, Mapping):
-        return {legible(str(key)): _finite(each) for key, each in value.items()}
+        return {legible(str(key)): _replace_not_finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [
-            each if type(each) is int and -_WIDE < each < _WIDE else _finite(each) for each in value
+            each if type(each) is int and -_WIDE < each < _WIDE else _replace_not_finite(each)
+            for each in value
         ]
     if type(value) is int and not -_WIDE < value < _WIDE:
         return msgspec.Raw(str(value).encode())
@@ -145,13 +146,13 @@ def _finite(value: Any) -> Any:
 _WIDE = 1 << 63  # msgspec encodes shorter integers only
 
 
-def table(
+def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
     """Print rows under their columns, without empty columns. No cell is folded or cut: where a
     terminal is too narrow, columns are left out from the right, and a last line names them.
     """
-    cells = [[safe(cell) for cell in row] for row in rows]
+    cells = [[escape_text(cell) for cell in row] for row in rows]
     kept = [index for index, _ in enumerate(columns) if any(row[index] for row in cells)]
     widths = [max(len(columns[index]), *(len(row[index]) for row in cells)) for index in kept]
     wide = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
@@ -168,10 +169,10 @@ def table(
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line on a terminal until the next one comes; "" takes it away.
+def showing_progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on the terminal until its next call; "" removes the line.
 
-    Where stderr is no terminal it does nothing.
+    If stderr is no terminal, it does nothing.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -183,7 +184,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     def tell(line: str) -> None:
         if line:
-            status.update(Text(safe(line)))
+            status.update(Text(escape_text(line)))
             status.start()
         else:
             status.stop()
@@ -194,23 +195,23 @@ def progress() -> Iterator[Callable[[str], None]]:
         status.stop()
 
 
-def section(title: str, lines: Iterable[str]) -> list[str]:
+def format_section(title: str, lines: Iterable[str]) -> list[str]:
     """Return an empty line, the title, and the lines indented; nothing without lines."""
     indented = [f"  {line}" for line in lines]
     return ["", title, *indented] if indented else []
 
 
-def limited(lines: Sequence[Any], most: int | None) -> list[Any]:
+def limit_lines(lines: Sequence[Any], most: int | None) -> list[Any]:
     """Return the first `most` of the lines (None: all), and a line with how many more there are."""
-    return [*lines[:most], *more(0 if most is None else len(lines) - most)]
+    return [*lines[:most], *omitted_lines(0 if most is None else len(lines) - most)]
 
 
-def more(left: int) -> list[str]:
+def omitted_lines(left: int) -> list[str]:
     """Return the line that says how many lines were left out; nothing if none was."""
     return [f"... and {left} more (--all)"] if left > 0 else []
 
 
-def moment(created: str) -> str:
+def format_time(created: str) -> str:
     """Return a manifest's time to the second, in UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds(created)))
@@ -225,7 +226,7 @@ def age_s(created: str) -> float | None:
         return None
 
 
-def numbers(metrics: Mapping[str, Any]) -> str:
+def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Return metrics on one line: "loss=0.123 val_acc=0.98"."""
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"

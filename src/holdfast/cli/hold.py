@@ -14,7 +14,7 @@ from ..store.locate import locate, run_of
 from ..supervise import status
 from ..supervise.place import JOURNAL
 from . import options
-from .formatting import report
+from .formatting import print_report
 
 
 @click.command()
@@ -28,7 +28,7 @@ def command(run: str, as_json: bool) -> None:
 
     RUN is a run's directory, or the directory in which `holdfast run` keeps its journal.
     """
-    _change(run, held=True, as_json=as_json)
+    _set_hold(run, held=True, as_json=as_json)
 
 
 @click.command()
@@ -38,10 +38,10 @@ def release(run: str, as_json: bool) -> None:
     """Allow RUN to be restarted and requeued again.
     If it has stopped meanwhile, start or submit it yourself.
     """
-    _change(run, held=False, as_json=as_json)
+    _set_hold(run, held=False, as_json=as_json)
 
 
-def _change(run: str, *, held: bool, as_json: bool) -> None:
+def _set_hold(run: str, *, held: bool, as_json: bool) -> None:
     """Write or remove the file `hold`, and report that. A second call changes nothing."""
     root = _directory(run)
     there = scan.exists(root / HOLD)
@@ -60,7 +60,7 @@ def _change(run: str, *, held: bool, as_json: bool) -> None:
             f"until `holdfast release {run}`"
         )
     facts = {"run": run, "directory": str(root), "held": held, "changed": held != there}
-    report(facts, [f"{run}: {told}"], as_json=as_json)
+    print_report(facts, [f"{run}: {told}"], as_json=as_json)
 
 
 def _directory(run: str) -> Path:
@@ -73,7 +73,7 @@ def _directory(run: str) -> Path:
     if scan.is_file(directory / JOURNAL):
         return directory
     sweep = job_leader.sweep_of(directory)
-    tasks = status.places(sweep) if sweep is not None else []
+    tasks = status.find_runs(sweep) if sweep is not None else []
     if directory.absolute().name in {each.name.rpartition("/")[2] for each in tasks}:
         disk.make_dirs(directory)  # of a task that has not begun
         return directory

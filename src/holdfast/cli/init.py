@@ -18,7 +18,7 @@ from . import options
 from .formatting import echo, echo_json
 
 if TYPE_CHECKING:
-    from ..drill.fix.repair import Repair
+    from ..drill.fix.repair import RepairResult
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -51,10 +51,12 @@ def command(as_json: bool, write: bool, command: tuple[str, ...], **chosen: Any)
     Exit 0: identical. 1: not, and the last line says why. 8: the script failed by itself.
     """
     words = (sys.executable, *command) if command[0].endswith(".py") else command
-    return mended(words, drill.DrillOptions(**chosen), as_json=as_json, new=True, write=write)
+    return repair_and_report(
+        words, drill.DrillOptions(**chosen), as_json=as_json, new=True, write=write
+    )
 
 
-def mended(
+def repair_and_report(
     command: Sequence[str], chosen: drill.DrillOptions, *, as_json: bool, new: bool, write: bool
 ) -> int:
     """Repair the command's script, and print the result; return the exit code.
@@ -63,13 +65,13 @@ def mended(
         UsageError: libcst is not installed.
     """
     try:
-        from ..drill.fix.repair import repair
+        from ..drill.fix.repair import repair_script
     except ModuleNotFoundError as error:
         if error.name != "libcst":
             raise
         raise UsageError('a script is changed with libcst: pip install "holdfast[fix]"') from error
     with terminal.ProgressLine() as progress:
-        found = repair(
+        found = repair_script(
             command,
             chosen,
             lambda line: terminal.say(f"drill: {line}"),
@@ -81,12 +83,12 @@ def mended(
         echo_json(msgspec.to_builtins(found))
     else:
         click.echo(found.diff, nl=False)
-        for line in lines(found, new=new):
+        for line in repair_lines(found, new=new):
             echo(line)
     return found.exit_code
 
 
-def lines(found: Repair, *, new: bool) -> Iterator[str]:
+def repair_lines(found: RepairResult, *, new: bool) -> Iterator[str]:
     """Yield each line with its evidence; the last line says what happened."""
     for each in found.additions:
         yield f"added: {each.what}"

@@ -14,12 +14,12 @@ import click
 
 from .. import disk, lint, scan
 from ..batch import script as batch
-from ..batch.sbatch_options import Local
+from ..batch.sbatch_options import LocalSbatch
 from ..batch.script import ScriptContext
 from ..cluster import slurm
 from ..errors import NotFound, UsageError
 from . import measured, options
-from .formatting import echo, report
+from .formatting import echo, print_report
 
 LOSES_WORK = 11
 _CODES = {"style": 0, "may lose work": 1, "loses work": LOSES_WORK}
@@ -31,7 +31,7 @@ _UNREAD = 2
 @click.option(
     "--run",
     metavar="RUN",
-    shell_complete=options.directories,
+    shell_complete=options.complete_directories,
     help="Judge by what RUN's saves took.",
 )
 @click.option("--fix", is_flag=True, help="Write the fixes that need no decision into the scripts.")
@@ -54,8 +54,8 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
     mended: list[str] = []
     for script in scripts:
         try:
-            text, around = read(Path(script), run, local)
-            if fix and (better := lint.fixed(text, around)) != text:
+            text, around = read_script(Path(script), run, local)
+            if fix and (better := lint.apply_fixes(text, around)) != text:
                 mode = stat.S_IMODE(os.stat(script).st_mode)
                 disk.replace_with(
                     Path(os.path.realpath(script)),
@@ -64,21 +64,21 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
                 )
                 mended.append(script)
                 text = better
-            found += [{"file": script, **_as_json(each)} for each in lint.lint(text, around)]
+            found += [{"file": script, **_as_json(each)} for each in lint.lint_script(text, around)]
         except (OSError, UsageError) as error:
             unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
     shown = [
         *(f"{script}: fixed" for script in mended),
-        *(text for each in found for text in lines(each)),
+        *(text for each in found for text in finding_lines(each)),
     ]
-    report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
+    print_report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
     for each in unread:
         echo(f"holdfast: {each['file']}: {each['why']}", err=True)
     codes = [_CODES[each["severity"]] for each in found]
     return max([*codes, _UNREAD if unread else 0])
 
 
-def lines(finding: dict[str, Any]) -> list[str]:
+def finding_lines(finding: dict[str, Any]) -> list[str]:
     """Return one finding: in the format of compilers, and its fix below."""
     return [
         "{file}:{line}: {severity}: {what} [{rule}]".format(**finding),
@@ -86,7 +86,9 @@ def lines(finding: dict[str, Any]) -> list[str]:
     ]
 
 
-def read(script: Path, run: str | None, local: Callable[[], Local]) -> tuple[str, ScriptContext]:
+def read_script(
+    script: Path, run: str | None, local: Callable[[], LocalSbatch]
+) -> tuple[str, ScriptContext]:
     """Return the script in this file, and what is around it if it is submitted from here; `local`
     asks this machine's sbatch.
 
@@ -99,13 +101,13 @@ def read(script: Path, run: str | None, local: Callable[[], Local]) -> tuple[str
         "#SBATCH" not in text and batch.interpreter(text) not in batch.SHELLS | batch.C_SHELLS
     ):
         raise UsageError("not a batch script; its first line should be #!/bin/bash")
-    parsed = batch.read(text, ScriptContext())
+    parsed = batch.parse_script(text, ScriptContext())
     place = Path(parsed.chdir or ".")
-    directory = run or parsed.directory
+    directory = run or parsed.run_directory
     return text, ScriptContext(
         exists=lambda folder: _exists(place / folder),
-        read=lambda name: _text(place / name) or _text(script.parent / name),
-        save_s=measured.save_s(place / directory) if directory else None,
+        read=lambda name: _read_text(place / name) or _read_text(script.parent / name),
+        save_s=measured.longest_save_s(place / directory) if directory else None,
         user=getpass.getuser(),
         sbatch=local,
     )
@@ -123,7 +125,7 @@ def _exists(folder: Path) -> bool | None:
     return None if elsewhere else scan.is_dir(folder)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     """Return a file's text; empty if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace") if scan.is_file(path) else ""

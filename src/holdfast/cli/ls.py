@@ -21,8 +21,17 @@ from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, fault
 from . import options, others
-from .attempts import attempts, attempts_at
-from .formatting import age_s, echo, echo_json, moment, numbers, progress, section, table
+from .attempts import summarize_attempts, summarize_claims
+from .formatting import (
+    age_s,
+    echo,
+    echo_json,
+    format_metrics,
+    format_section,
+    format_time,
+    print_table,
+    showing_progress,
+)
 from .sources import LocalSource, RemoteSource, open_source
 
 COLUMNS = (  # where a terminal is narrow, the last ones are left out
@@ -59,21 +68,21 @@ def command(run: str, each_attempt: bool, as_json: bool) -> None:
     Of a place this lists the copies there. Below them come those that no start uses, and the
     attempts that claimed it.
     """
-    with progress() as tell, open_source(run, tell, foreign=True) as here:
-        facts = _listed(here)
+    with showing_progress() as tell, open_source(run, tell, foreign=True) as here:
+        facts = _list_facts(here)
         tell("")
         if as_json:
             echo_json(facts)
         elif "format" in facts:
             columns = (others.COLUMNS, [*map(others.cells, facts["checkpoints"])])
-            table(*columns, right=("STEP", "EPOCH", "SIZE", "TENSORS"))
-            for line in _damaged(facts):
+            print_table(*columns, right=("STEP", "EPOCH", "SIZE", "TENSORS"))
+            for line in _damaged_lines(facts):
                 echo(line)
         else:
             _print(facts, each_attempt=each_attempt)
 
 
-def _listed(here: LocalSource) -> dict[str, Any]:
+def _list_facts(here: LocalSource) -> dict[str, Any]:
     place, there = here.locate(), here if isinstance(here, RemoteSource) else None
     if isinstance(place, ForeignFolder):
         return {
@@ -83,7 +92,7 @@ def _listed(here: LocalSource) -> dict[str, Any]:
         }
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
-    rows, copies = checkpoints(place, apart=there is not None), mirrors.of_run(logs)
+    rows, copies = checkpoint_facts(place, apart=there is not None), mirrors.of_run(logs)
     for row in rows:
         row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
     return {
@@ -92,13 +101,13 @@ def _listed(here: LocalSource) -> dict[str, Any]:
         "checkpoints": rows,
         "mirrors": [each._asdict() for each in copies],
         "at_risk": mirrors.at_risk(copies, rows[-1]["name"] if rows else None),
-        "quarantine": quarantine(root, logs) if root else [],
-        "attempts": attempts_at(there.seen) if there else attempts(logs),
-        "left_over": there.left_over() if there else [],
+        "quarantine": quarantined_checkpoints(root, logs) if root else [],
+        "attempts": summarize_claims(there.seen) if there else summarize_attempts(logs),
+        "left_over": there.describe_unused_copies() if there else [],
     }
 
 
-def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
+def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
     """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error.
 
     `apart`: they are copies, which share no files.
@@ -134,7 +143,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
     file to its first holder.
     """
     own, shared = 0, set()
-    for facts in files(checkpoint.path).values():
+    for facts in existing_files(checkpoint.path).values():
         first = held.setdefault((facts.st_dev, facts.st_ino), checkpoint.path.name)
         if first != checkpoint.path.name:
             shared.add(first)
@@ -143,7 +152,7 @@ def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[s
     return {"disk_bytes": own, "shares_with": sorted(shared)}
 
 
-def files(place: Path) -> dict[Path, os.stat_result]:
+def existing_files(place: Path) -> dict[Path, os.stat_result]:
     """Return the files in its directory that exist: its run may remove them in the meantime."""
     found = {}
     for folder, _, names in scan.walk(place):
@@ -179,7 +188,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def quarantine(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
+def quarantined_checkpoints(root: Path, logs: Iterable[Log]) -> list[dict[str, str]]:
     """Return the quarantined checkpoints, each with its reason:
     the journal's, or else the word in its name.
     """
@@ -207,7 +216,7 @@ def _print(facts: dict[str, Any], *, each_attempt: bool) -> None:
     if not facts["checkpoints"]:
         echo("no committed checkpoint")
     else:
-        table(
+        print_table(
             COLUMNS,
             [_row(row) for row in facts["checkpoints"]],
             right=("STEP", "EPOCH", "SIZE", "ON DISK"),
@@ -217,25 +226,27 @@ def _print(facts: dict[str, Any], *, each_attempt: bool) -> None:
             "on hold: once it stops it is neither started "
             "again nor requeued, until holdfast release"
         )
-    lines = _damaged(facts) + section("mirrors", (_mirror(each) for each in facts["mirrors"]))
+    lines = _damaged_lines(facts) + format_section(
+        "mirrors", (_mirror_line(each) for each in facts["mirrors"])
+    )
     lines += [facts["at_risk"]] if facts["at_risk"] else []
-    lines += section(
+    lines += format_section(
         "quarantine", (f"{each['name']}: {each['why']}" for each in facts["quarantine"])
     )
-    lines += section(
+    lines += format_section(
         "no start uses these", (f"{each['path']}: {each['why']}" for each in facts["left_over"])
     )
-    tried = [*map(_attempt, facts["attempts"])]
+    tried = [*map(_attempt_line, facts["attempts"])]
     if each_attempt or len(tried) < 2:
-        lines += section(f"attempts: {len(tried)}", tried)
+        lines += format_section(f"attempts: {len(tried)}", tried)
     else:
         lines += ["", f"attempts: {len(tried)} (--attempts lists them); the last one: {tried[-1]}"]
     for line in lines:
         echo(line)
 
 
-def _damaged(facts: dict[str, Any]) -> list[str]:
-    return section(
+def _damaged_lines(facts: dict[str, Any]) -> list[str]:
+    return format_section(
         "damaged",
         (f"{row['name']}: {row['damaged']}" for row in facts["checkpoints"] if row["damaged"]),
     )
@@ -261,9 +272,9 @@ def _row(row: dict[str, Any]) -> list[object]:
         duration(row["age_s"]),
         size(row["size_bytes"]),
         ", ".join(marks),
-        numbers(row["metrics"]),
+        format_metrics(row["metrics"]),
         size(row["disk_bytes"]),
-        moment(row["created"]),
+        format_time(row["created"]),
         row["parent"] or "",
         " ".join(row["shares_with"]),
         " ".join(row["at"]),
@@ -271,13 +282,13 @@ def _row(row: dict[str, Any]) -> list[object]:
     ]
 
 
-def _mirror(each: dict[str, Any]) -> str:
+def _mirror_line(each: dict[str, Any]) -> str:
     count = len(each["checkpoints"])
     newest = f"{counted(count, 'checkpoint')}, to {each['checkpoints'][-1]}" if count else "nothing"
     return f"{each['place']}: {newest}{'; ' * bool(each['trouble'])}{each['trouble']}"
 
 
-def _attempt(each: dict[str, Any]) -> str:
+def _attempt_line(each: dict[str, Any]) -> str:
     job = f" (job {each['job']})" if each["job"] else ""
     start = f" from {each['restored']}" if each["restored"] else ""
     reached = f" to step {each['last_step']}" if each["last_step"] else ""

@@ -8,14 +8,14 @@ from .. import journal
 from ..cluster import job_leader
 
 
-def save_s(directory: str | Path) -> float | None:
+def longest_save_s(directory: str | Path) -> float | None:
     """Return the seconds of the longest save in the last attempt that made any; None if there was
     none.
 
     `directory` is a run's, or that of a supervisor which has the run's path.
     """
     place = Path(directory)
-    for log in reversed(journal.logs(job_leader.run_of(place) or place)):
+    for log in reversed(journal.logs(job_leader.reported_run_path(place) or place)):
         took = [
             float(event["save_s"])
             for event in log.events

@@ -11,13 +11,13 @@ from ..errors import HoldfastError
 from ..inspect import mirrors
 from ..legible import counted
 from ..mirror.backends import open_place
-from ..mirror.remote import Remote
-from ..mirror.sending import identity
+from ..mirror.remote import RemoteRun
+from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.format import MANIFEST
 from ..store.locate import Location
-from . import spelled
-from .sources import LocalSource, RemoteSource, Tell, line
+from . import system_error_text
+from .sources import LocalSource, RemoteSource, Tell, current_lineage
 
 
 class PlaceCheckpoints(NamedTuple):
@@ -31,7 +31,7 @@ class PlaceCheckpoints(NamedTuple):
     error: str | None  # why this is not known
 
 
-def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
+def read_places(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     """Look at the places to which the run in this directory was copied,
     according to its journals.
     """
@@ -44,26 +44,30 @@ def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
     except OSError as error:
         return [
             PlaceCheckpoints(
-                "places of this run", [], [], [], f"a journal cannot be read: {spelled(error)}"
+                "places of this run",
+                [],
+                [],
+                [],
+                f"a journal cannot be read: {system_error_text(error)}",
             )
         ]
     for shown in named:
         tell(f"looking at {shown}")
-        found.append(_held(shown, place))
+        found.append(_place_checkpoints(shown, place))
     return found
 
 
-def _held(shown: str, place: Location) -> PlaceCheckpoints:
+def _place_checkpoints(shown: str, place: Location) -> PlaceCheckpoints:
     try:
         with closing(open_place(shown)) as opened:
-            seen = Remote(opened).look()
+            seen = RemoteRun(opened).read_state()
     except (HoldfastError, OSError) as error:
         return PlaceCheckpoints(shown, [], [], [], str(error))
-    there = {copy.name: copy.digest for copy in line(seen)}
+    there = {copy.name: copy.digest for copy in current_lineage(seen)}
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
-            mine[each.path.name] = identity(source.whole(each.path / MANIFEST))
+            mine[each.path.name] = manifest_digest(source.whole(each.path / MANIFEST))
     names = [*mine]
     newest = max(
         (number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1

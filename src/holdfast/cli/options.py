@@ -16,7 +16,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import Location, Step, locate, parse_step
 
 
-def directories(
+def complete_directories(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return completions for a RUN;
@@ -40,7 +40,7 @@ def _runs_and_steps(
     """Return completions for RUN@STEP: a directory, and behind the @ the run's steps."""
     run, at, begin = incomplete.rpartition("@")
     if not at:
-        return directories(ctx, param, incomplete)
+        return complete_directories(ctx, param, incomplete)
     return [CompletionItem(f"{run}@{each}") for each in _names(run, begin)]
 
 
@@ -52,7 +52,7 @@ def _names(run: str | None, begin: str) -> list[str]:
     return [each for each in ["best", "latest", *reversed(names)] if each.startswith(begin)]
 
 
-def typed(ctx: click.Context, *without: str) -> list[str]:
+def typed_options(ctx: click.Context, *without: str) -> list[str]:
     """Return the options that the user gave, as words, but for the parameters in `without`."""
     words: list[str] = []
     for each in ctx.command.params:
@@ -68,7 +68,7 @@ def typed(ctx: click.Context, *without: str) -> list[str]:
     return words
 
 
-def no_address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def require_local_path(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Require a local path for RUN.
 
     Raises:
@@ -88,7 +88,7 @@ def _without_step(ctx: click.Context, param: click.Parameter, value: str | None)
         UsageError: it is RUN@STEP, and the command takes a whole run.
     """
     del param
-    run, step = (value, None) if value is None else parted(value)
+    run, step = (value, None) if value is None else split_step(value)
     if step is not None:
         raise UsageError(
             f"{value}: {ctx.info_name} takes a whole run, {run}; "
@@ -97,7 +97,7 @@ def _without_step(ctx: click.Context, param: click.Parameter, value: str | None)
     return value
 
 
-def parted(text: str) -> tuple[str, Step]:
+def split_step(text: str) -> tuple[str, Step]:
     """Return the run, and the step, of RUN or RUN@STEP."""
     run, at, step = text.rpartition("@")
     if (
@@ -115,7 +115,7 @@ _ONCE = "RUN@STEP and --step: give the step once"
 def _run_at(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Take RUN@STEP apart. `_step` returns the step: without --step it is called later."""
     del param
-    run, at = parted(value)
+    run, at = split_step(value)
     if at is not None and ctx.params.get("step") is not None:
         raise click.UsageError(_ONCE, ctx)
     ctx.meta["step"] = at
@@ -123,7 +123,7 @@ def _run_at(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 def _run_here_at(ctx: click.Context, param: click.Parameter, value: str) -> str | None:
-    return no_address(ctx, param, _run_at(ctx, param, value))
+    return require_local_path(ctx, param, _run_at(ctx, param, value))
 
 
 def _step(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
@@ -148,10 +148,14 @@ def _needed_step(ctx: click.Context, param: click.Parameter, value: str | None) 
 _STEP = "The step: a number, best, or a checkpoint's name."
 
 option = functools.partial(click.option, show_default=True)
-run = click.argument("run", metavar="RUN", callback=_without_step, shell_complete=directories)
+run = click.argument(
+    "run", metavar="RUN", callback=_without_step, shell_complete=complete_directories
+)
 _at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", shell_complete=_runs_and_steps)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
-run_here = click.argument("run", metavar="RUN", callback=no_address, shell_complete=directories)
+run_here = click.argument(
+    "run", metavar="RUN", callback=require_local_path, shell_complete=complete_directories
+)
 _step_option = functools.partial(click.option, "--step", metavar="N", shell_complete=_steps)
 step = _step_option(callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = _step_option(callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")
@@ -167,19 +171,19 @@ everything = click.option(
 )
 
 
-def located(run: str) -> Location:
+def locate_run(run: str) -> Location:
     """Return what RUN is; a supervisor's or a submission's directory stands for its run.
 
     Raises:
         NotFound: it is none of these; where `holdfast status` knows runs, that is named.
     """
     try:
-        return locate(job_leader.run_of(Path(run)) or run)
+        return locate(job_leader.reported_run_path(Path(run)) or run)
     except NotFound as error:
         from ..supervise import status
 
         try:
-            status.places(Path(run))
+            status.find_runs(Path(run))
         except NotFound:
             raise error from None
         raise NotFound(
@@ -187,7 +191,7 @@ def located(run: str) -> Location:
         ) from None
 
 
-def as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
+def view_as_rank(checkpoint: Checkpoint, wanted: int | None) -> Checkpoint:
     """Return `checkpoint` as that rank saved it; rank 0 if `wanted` is None.
 
     Raises:

@@ -9,7 +9,7 @@ from ..errors import Damaged, StoreError
 from ..foreign.checkpoint import ForeignCheckpoint
 from ..legible import counted, duration, size
 from ..store.format import utc
-from .formatting import age_s, json_line, moment
+from .formatting import age_s, format_time, json_line
 
 COLUMNS = ("NAME", "FORMAT", "STEP", "EPOCH", "AGE", "SIZE", "TENSORS", "TIME (UTC)")
 _MOST = 12  # of a fact's members
@@ -43,7 +43,7 @@ def row(checkpoint: ForeignCheckpoint) -> dict[str, Any]:
 def cells(each: dict[str, Any]) -> list[object]:
     """Return a row of the table."""
     numbers = ["" if each.get(name) is None else each[name] for name in ("format", "step", "epoch")]
-    last = (each["tensors"] if each["damaged"] is None else "damaged", moment(each["created"]))
+    last = (each["tensors"] if each["damaged"] is None else "damaged", format_time(each["created"]))
     return [each["name"], *numbers, duration(each["age_s"]), size(each["size_bytes"]), *last]
 
 
@@ -68,7 +68,7 @@ def origin(checkpoint: ForeignCheckpoint) -> Iterator[tuple[str, str]]:
     known, created = facts(checkpoint), checkpoint.manifest.created
     yield "format", known["format"]
     yield from ((name, str(known[name])) for name in ("step", "epoch") if known[name] is not None)
-    yield "time", f"{moment(created)} ({duration(age_s(created))} ago)"
+    yield "time", f"{format_time(created)} ({duration(age_s(created))} ago)"
     leaves = counted(len(checkpoint.leaves()), "leaf", "leaves")
     yield "size", f"{size(known['size_bytes'])} in {counted(len(known['files']), 'file')}, {leaves}"
     if known["values"] != "read":

@@ -9,7 +9,7 @@ import click
 from ..store.locate import run_of
 from ..store.store import Store
 from . import options
-from .formatting import report
+from .formatting import print_report
 
 
 @click.command()
@@ -33,10 +33,10 @@ def unpin(run: str, step: int | str, as_json: bool) -> None:
 
 
 def _change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
-    place = options.located(run)
+    place = options.locate_run(run)
     root = run_of(place)
     name = place.select(step).name
     store = Store(root)
     (store.pin if pinned else store.unpin)(name)
     facts = {"run": run, "name": name, "pinned": pinned}
-    report(facts, [f"{name} {'pinned' if pinned else 'unpinned'}"], as_json=as_json)
+    print_report(facts, [f"{name} {'pinned' if pinned else 'unpinned'}"], as_json=as_json)

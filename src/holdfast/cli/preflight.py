@@ -14,7 +14,7 @@ from pathlib import Path
 from .. import scan
 from ..batch.sbatch import Option
 from ..cluster import script, slurm, sweep
-from ..cluster.ask import ask
+from ..cluster.ask import run_command
 from ..cluster.script import LAUNCHERS, JobRequest
 from ..errors import ClusterError, UsageError
 from ..terminal import warn
@@ -32,7 +32,7 @@ _NONE = re.compile(r"(?!)")
 _MOVES = re.compile(r"\b(cd|pushd|chdir)\b")
 
 
-def command(order: JobRequest, words: Sequence[str], base: Path) -> None:
+def check_command(order: JobRequest, words: Sequence[str], base: Path) -> None:
     """Check that the command's script file exists, and its program.
 
     A path is only certain if no line of the set-up can change the folder, and nothing is staged.
@@ -82,7 +82,7 @@ def _has_directives(file: Path) -> bool:
     return head.startswith(b"#!") and b"\n#SBATCH " in head
 
 
-def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
+def warn_if_tasks_equal(words: Sequence[str], tasks: sweep.ArrayTasks) -> None:
     """Warn when each task of a sweep would run the same command."""
     if any(sweep.TASK in word for word in words):
         return
@@ -94,7 +94,7 @@ def tells_tasks_apart(words: Sequence[str], tasks: sweep.Tasks) -> None:
     )
 
 
-def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
+def refuse_double_launch(order: JobRequest, lines: Sequence[str]) -> None:
     """Refuse a command that starts itself once per task.
 
     Raises:
@@ -102,13 +102,13 @@ def launched_once(order: JobRequest, lines: Sequence[str]) -> None:
             that itself.
     """
     itself = next((line for line in lines if os.path.basename(line.split()[0]) in LAUNCHERS), None)
-    if itself is not None and script.several(order.options):
+    if itself is not None and script.has_several_tasks(order.options):
         raise UsageError(
             f"`{itself}`: the script starts each command with srun; leave {itself.split()[0]} out"
         )
 
 
-def directory(path: str) -> None:
+def require_usable_directory(path: str) -> None:
     """Require a path that a batch script can name.
 
     Raises:
@@ -121,7 +121,7 @@ def directory(path: str) -> None:
         )
 
 
-def staged(paths: Sequence[str]) -> None:
+def warn_of_missing_files(paths: Sequence[str]) -> None:
     """Warn of files that do not exist on this machine:
     if the job's node lacks them too, the job ends at once.
     """
@@ -155,14 +155,14 @@ def script_file(words: Sequence[str]) -> str | None:
     return file if file and not re.search(r"[{}$*?~`]", file) else None
 
 
-def set_up(lines: Sequence[str]) -> None:
+def check_set_up_lines(lines: Sequence[str]) -> None:
     """Check that bash can read each line by itself.
 
     Raises:
         UsageError: it cannot.
     """
     for line in lines:
-        answer = ask(["bash", "-n", "-c", line])
+        answer = run_command(["bash", "-n", "-c", line])
         wrong = answer.err.strip().splitlines()
         if answer.code or wrong or re.search(r"(?<!\\)(\\\\)*\\$", line):
             why = (
@@ -173,14 +173,14 @@ def set_up(lines: Sequence[str]) -> None:
             raise UsageError(f"--setup {shlex.quote(line)}: bash cannot read it: {why}")
 
 
-def array(tasks: sweep.Tasks, commands: str | None) -> None:
+def check_array(tasks: sweep.ArrayTasks, commands: str | None) -> None:
     """Require task numbers that the cluster accepts.
 
     Raises:
         UsageError: Slurm takes no array with such numbers.
     """
     try:
-        size = slurm.config().get("MaxArraySize", "")
+        size = slurm.read_config().get("MaxArraySize", "")
     except ClusterError:
         return  # sbatch says it itself
     if size.isdecimal() and tasks.numbers[-1] >= int(size):
@@ -193,7 +193,7 @@ def array(tasks: sweep.Tasks, commands: str | None) -> None:
         )
 
 
-def this_cluster(options: Sequence[Option]) -> None:
+def require_this_cluster(options: Sequence[Option]) -> None:
     """Refuse a job for another cluster.
 
     Raises:

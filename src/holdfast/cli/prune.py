@@ -18,7 +18,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.locate import fault, run_of
 from ..store.store import Store
 from . import ls, options
-from .formatting import echo, echo_json, table
+from .formatting import echo, echo_json, print_table
 from .keep import GRAMMAR, parse_keep
 
 
@@ -36,7 +36,7 @@ def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json
 
     Refused while the run may be going on: it prunes for itself.
     """
-    place = options.located(run)
+    place = options.locate_run(run)
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
     root = run_of(place)
@@ -45,9 +45,11 @@ def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json
     found = {}
     if rule is not None:
         _require_measured(rule, store)
-        found = {c.path.name: (_row(c), ls.files(c.path).values()) for c in store.checkpoints()}
-    aside = ls.quarantine(root, journal.logs(root)) if quarantine else []
-    held = [ls.files(Path(each["path"])).values() for each in aside]
+        found = {
+            c.path.name: (_row(c), ls.existing_files(c.path).values()) for c in store.checkpoints()
+        }
+    aside = ls.quarantined_checkpoints(root, journal.logs(root)) if quarantine else []
+    held = [ls.existing_files(Path(each["path"])).values() for each in aside]
     try:
         take = store.prunable if dry_run else store.prune
         gone = {c.path.name for c in ([] if rule is None else take(rule))}
@@ -65,10 +67,10 @@ def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json
         "rule": rule and spelled(rule),
         "checkpoints": rows,
         "quarantine": [
-            {"name": each["name"], "why": each["why"], "size_bytes": _freed([kept])}
+            {"name": each["name"], "why": each["why"], "size_bytes": _freed_bytes([kept])}
             for each, kept in zip(aside, held, strict=False)
         ],
-        "freed_bytes": _freed(held),
+        "freed_bytes": _freed_bytes(held),
     }
     if as_json:
         echo_json(facts)
@@ -104,7 +106,7 @@ def _require_measured(rule: Rule, store: Store) -> None:
             )
 
 
-def _freed(gone: Iterable[Iterable[os.stat_result]]) -> int:
+def _freed_bytes(gone: Iterable[Iterable[os.stat_result]]) -> int:
     """Return the size of the files that have no name any more."""
     names = Counter(
         (facts.st_ino, facts.st_dev, facts.st_nlink, facts.st_size)
@@ -132,11 +134,11 @@ def _print(facts: dict[str, Any]) -> None:
             [goes if row["goes"] else "stays", row["name"], size_text, row["damaged"] or ""]
         )
     if rows:
-        table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
+        print_table(("", "NAME", "SIZE", "DAMAGE"), rows, right=("SIZE",))
     aside = facts["quarantine"]
     if aside:
         cells = [[goes, each["name"], size(each["size_bytes"]), each["why"]] for each in aside]
-        table(("", "IN QUARANTINE", "SIZE", "DAMAGE"), cells, right=("SIZE",))
+        print_table(("", "IN QUARANTINE", "SIZE", "DAMAGE"), cells, right=("SIZE",))
     count, rule = sum(row["goes"] for row in facts["checkpoints"]), facts["rule"]
     told = [f"{count} of {len(rows)} checkpoints {removed} by {rule}"] if rule else []
     told += [f"{len(aside)} in quarantine {removed}"] if aside or not rule else []

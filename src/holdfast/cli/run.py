@@ -18,12 +18,12 @@ from ..errors import ChildError, UsageError
 from ..job import job
 from ..run.settings import is_drilled
 from ..supervise.limits import LEAD_S
-from ..supervise.place import await_turn
+from ..supervise.place import wait_for_earlier_tasks
 from ..supervise.supervise import SupervisorOptions, supervise
-from ..supervise.watching import HangOptions, require_a_place
+from ..supervise.watching import HangOptions, require_parent_directory
 from ..terminal import say, warn
 from . import options
-from .formatting import json_line, safe, versioned
+from .formatting import escape_text, json_line, versioned
 
 NO_DRILL = (
     "a drill compares the states of a Run, and a program under "
@@ -133,15 +133,15 @@ def command(
         raise click.MissingParameter(param_hint="'COMMAND...'", param_type="argument")
     if app is not None and is_drilled():
         raise UsageError(NO_DRILL)
-    if chain and _is_over(chosen["directory"]):
+    if chain and _is_array_work_done(chosen["directory"]):
         say(
             f"{chosen['directory']}: an earlier task of this "
             "array has finished the work; nothing is left to do"
         )
         return
-    directory, hangs = chosen["directory"], _hangs(chosen)
+    directory, hangs = chosen["directory"], _hang_options(chosen)
     name = Path(app).stem if app else None
-    typed = options.typed(click.get_current_context(), "directory", "as_json")
+    typed = options.typed_options(click.get_current_context(), "directory", "as_json")
     settings = SupervisorOptions(
         keeps=app is not None, name=name, chain=chain, hangs=hangs, typed=typed, **chosen
     )
@@ -154,10 +154,10 @@ def command(
             and directory is not None
             and job_leader.script_of(directory) is not None
         ):
-            say(f"when that is mended, go on with: {job_leader.again(directory)}")
+            say(f"when that is mended, go on with: {job_leader.resubmit_command(directory)}")
         raise click.exceptions.Exit(error.exit_code) from error
     if chain and outcome.end == "end":
-        trouble = links.end(outcome.directory, job())
+        trouble = links.end_chain(outcome.directory, job())
         if trouble is not None:
             warn(trouble)
         elif (here := job()) is not None and here.task is not None:
@@ -171,30 +171,30 @@ def command(
         raise click.exceptions.Exit(outcome.exit_code)
 
 
-def _hangs(chosen: dict[str, Any]) -> HangOptions:
+def _hang_options(chosen: dict[str, Any]) -> HangOptions:
     """Take what the options say about hangs out of `chosen`."""
     restart, after_s, file = (
         chosen.pop("on_hang") == "restart",
         chosen.pop("hang_after"),
         chosen.pop("alive"),
     )
-    require_a_place(file)
+    require_parent_directory(file)
     return HangOptions(restart, after_s, file and file.absolute(), chosen["grace_s"])
 
 
-def _is_over(directory: Path | None) -> bool:
+def _is_array_work_done(directory: Path | None) -> bool:
     """Wait for the array's task before this one; return whether the array's work is done."""
     if directory is None:
         raise UsageError("--chain needs --run DIR, which all tasks of the array share")
-    await_turn(directory, job())
+    wait_for_earlier_tasks(directory, job())
     return links.is_over(directory, job())
 
 
 def _print_failed(error: ChildError, *, as_json: bool) -> None:
     head, *output = str(error).splitlines()
-    click.echo(f"holdfast: {safe(head)}", err=True)
+    click.echo(f"holdfast: {escape_text(head)}", err=True)
     for line in output:
-        click.echo(safe(line), err=True)
+        click.echo(escape_text(line), err=True)
     if as_json:
         facts = {
             "end": "failed",
@@ -208,4 +208,4 @@ def _print_failed(error: ChildError, *, as_json: bool) -> None:
 def _program(app: str | None, place: Path) -> Program:
     if app is not None:
         disk.make_dirs(place / "app")
-    return known.program(app, Path.cwd(), place / "app")
+    return known.adapter_for(app, Path.cwd(), place / "app")

@@ -21,14 +21,14 @@ from . import options, others
 from .formatting import (
     age_s,
     echo,
+    format_metrics,
+    format_section,
+    format_time,
     json_line,
-    limited,
-    moment,
-    more,
-    numbers,
-    progress,
-    report,
-    section,
+    limit_lines,
+    omitted_lines,
+    print_report,
+    showing_progress,
 )
 from .sources import RemoteSource, open_source
 
@@ -61,7 +61,7 @@ def command(
     """Show a checkpoint of RUN: where it came from,
     its leaves, run.vars and position. No tensor is read.
     """
-    with progress() as tell, open_source(run, tell, foreign=True) as here:
+    with showing_progress() as tell, open_source(run, tell, foreign=True) as here:
         if metrics:
             if isinstance(here, RemoteSource):
                 raise UsageError(
@@ -71,12 +71,12 @@ def command(
                 echo(json_line(event) if as_json else _logged(event))
             return
         found = here.locate().select(step)
-        here.bring(found, ())
-        checkpoint = options.as_rank(found, rank)
+        here.fetch_files(found, ())
+        checkpoint = options.view_as_rank(found, rank)
         tell("")
         lines = _lines(checkpoint, everything=everything)
         most = None if everything else MOST_LINE
-        report(facts(checkpoint) if as_json else None, lines, as_json=as_json, most=most)
+        print_report(facts(checkpoint) if as_json else None, lines, as_json=as_json, most=most)
 
 
 def facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -144,16 +144,18 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
     loose = {name: file for name, file in m.files.items() if name not in held}
     shown = [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()]
-    yield from section("files", limited(shown, None if everything else MOST))
+    yield from format_section("files", limit_lines(shown, None if everything else MOST))
     for title, name in OWN.items():
         found = nodes.described(
             nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS
         )
-        yield from section(title, [f"{part} = {text}" for part, text in found])
+        yield from format_section(title, [f"{part} = {text}" for part, text in found])
     own = tuple(f"holdfast/{name}/" for name in OWN.values())
     rest = [each for each in nodes.values(tree) if not each[0].startswith(own)]
     shown = [_value(*each, everything=everything) for each in (rest if everything else rest[:MOST])]
-    yield from section(f"values: {len(rest)}", [*shown, *more(len(rest) - len(shown))])
+    yield from format_section(
+        f"values: {len(rest)}", [*shown, *omitted_lines(len(rest) - len(shown))]
+    )
 
 
 def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
@@ -161,7 +163,7 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     yield "step", f"{m.step}" + (" (the end of its epoch)" if m.phase == "end" else "")
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
-    yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
+    yield "time", f"{format_time(m.created)} ({duration(age_s(m.created))} ago)"
     leaves = counted(len(divided.leaves(m.leaves)), "leaf", "leaves")
     yield "size", f"{size(m.size_bytes)} in {counted(len(m.files), 'file')}, {leaves}"
     if m.world > 1:
@@ -182,7 +184,7 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.signer:
         yield "signed", f"by key {m.signer}; holdfast verify --key checks that"
     if m.metrics:
-        yield "metrics", numbers(m.metrics)
+        yield "metrics", format_metrics(m.metrics)
     if m.note:
         yield "note", m.note
     for name, value in m.document.items():
@@ -233,8 +235,8 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
             for key, it in found.items()
         ]
         total = size(sum(leaf.size_bytes for leaf in found.values()))
-        yield from section(
-            f"{part}: {counted(len(found), 'leaf', 'leaves')}, {total}", limited(lines, most)
+        yield from format_section(
+            f"{part}: {counted(len(found), 'leaf', 'leaves')}, {total}", limit_lines(lines, most)
         )
 
 
@@ -248,5 +250,5 @@ def _logged(event: Mapping[str, Any]) -> str:
     phase = "" if event.get("phase", "step") == "step" else f" ({event['phase']})"
     return (
         f"step {event.get('step')}{phase}{epoch}  "
-        f"{numbers(logged) if isinstance(logged, Mapping) else ''}"
+        f"{format_metrics(logged) if isinstance(logged, Mapping) else ''}"
     )

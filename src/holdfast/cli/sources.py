@@ -18,16 +18,16 @@ from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
 from ..foreign.checkpoint import find
 from ..legible import size
-from ..mirror.lineage import Held, lineage, origins
+from ..mirror.lineage import HeldCheckpoint, compute_lineage, merge_origins
 from ..mirror.records import Copy, PlaceState
-from ..mirror.records import folder as inside
-from ..mirror.remote import Remote
+from ..mirror.records import copy_folder as inside
+from ..mirror.remote import RemoteRun
 from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST, File, Manifest
 from ..store.locate import Location
 from . import options
-from .formatting import showing
+from .formatting import naming_addresses
 from .patience import patient_place, wait_longer
 
 if TYPE_CHECKING:
@@ -47,23 +47,25 @@ class LocalSource:
         self.shown = text
 
     def locate(self) -> Location:
-        return options.located(self.shown)
+        return options.locate_run(self.shown)
 
     def attempt_of(self, checkpoint: Checkpoint) -> int:
         """Return the number of the attempt that saved the checkpoint, or that copied it there."""
         return checkpoint.head.attempt
 
-    def others(self) -> list[Checkpoint]:
-        """Copies that no start uses: they are damaged, or were saved by a superseded attempt."""
+    def unused_copies(self) -> list[Checkpoint]:
+        """Return the copies that no start uses: they are damaged, or a superseded attempt
+        saved them.
+        """
         return []
 
-    def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        """Make files of a checkpoint readable: the parts of its ranks, and the files with these
-        `names`; None: all files.
+    def fetch_files(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
+        """Fetch files of a checkpoint so that they can be read locally: the parts of its
+        ranks, and `names`; None: all.
         """
 
-    def drop(self, checkpoint: Checkpoint) -> None:
-        """Remove the files that `bring` has fetched."""
+    def drop_files(self, checkpoint: Checkpoint) -> None:
+        """Remove the files that `fetch_files` has fetched."""
 
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed."""
@@ -86,13 +88,13 @@ class RemoteSource(LocalSource):
 
     def __init__(self, place: RetryingPlace, folder: Path, tell: Tell) -> None:
         super().__init__(place.shown)
-        self.place, self.remote = place, Remote(place)
-        self.seen = self.remote.look()
+        self.place, self.remote = place, RemoteRun(place)
+        self.seen = self.remote.read_state()
         wait_longer(place)
         if self.seen.run is None:
             raise NotFound(f"{self.shown}: no run has copies there")
         self._folder, self._tell = folder, tell
-        self.line = line(self.seen)
+        self.line = current_lineage(self.seen)
         self._paths = {
             folder / "checkpoints" / each.name: inside(each.attempt, each.name)
             for each in self.line
@@ -110,23 +112,23 @@ class RemoteSource(LocalSource):
             str(self._folder): self.shown
         }
 
-    def begin(self) -> None:
+    def fetch_manifests(self) -> None:
         """Fetch the manifests of the run's current lineage."""
         disk.make_dirs(self._folder / "checkpoints")
         disk.write(self._folder / "run.json", [self.seen.run_json.encode()])
         for path in self._paths:
             if path not in self._aside:
-                self._bring_manifest(path)
+                self._fetch_manifest(path)
 
     def attempt_of(self, checkpoint: Checkpoint) -> int:
         return next(each.attempt for each in self.line if each.name == checkpoint.path.name)
 
-    def others(self) -> list[Checkpoint]:
+    def unused_copies(self) -> list[Checkpoint]:
         for path in self._aside:
-            self._bring_manifest(path)
+            self._fetch_manifest(path)
         return [Checkpoint(path) for path in self._aside if scan.exists(path / MANIFEST)]
 
-    def left_over(self) -> list[dict[str, str]]:
+    def describe_unused_copies(self) -> list[dict[str, str]]:
         """Return the copies there that no start uses, and why."""
         damaged = {inside(each.attempt, each.name): each.why for each in self.seen.rests}
         why = (
@@ -137,44 +139,44 @@ class RemoteSource(LocalSource):
     def locate(self) -> Location:
         return locate.locate(self._folder)
 
-    def bring(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
-        self._bring_parts(checkpoint)
+    def fetch_files(self, checkpoint: Checkpoint, names: Collection[str] | None = None) -> None:
+        self._fetch_parts(checkpoint)
         files = checkpoint.manifest.files
-        self._bring(
+        self._fetch_missing(
             checkpoint,
             {name: file for name, file in files.items() if names is None or name in names},
         )
 
-    def drop(self, checkpoint: Checkpoint) -> None:
+    def drop_files(self, checkpoint: Checkpoint) -> None:
         disk.remove_tree(checkpoint.path)
 
     def problems(self, checkpoint: Checkpoint, *, cold: bool) -> Iterator[Problem]:
         """As for a run's directory. Of the big files, one is on this machine at a time."""
         del cold  # what comes from a place was in no page cache of this machine
         with suppress(Damaged):  # of the manifest, as is told next
-            self._bring_parts(checkpoint)
+            self._fetch_parts(checkpoint)
         yield from (whole := [*checkpoint.problems(only=())])
         for rank in range(
             0 if checkpoint.path / MANIFEST in (each.path for each in whole) else checkpoint.world
         ):
             with suppress(Damaged):  # the part of that rank, as was told above
-                yield from self._of_files(checkpoint, checkpoint.as_rank(rank).manifest)
+                yield from self._file_problems(checkpoint, checkpoint.as_rank(rank).manifest)
 
-    def _of_files(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
+    def _file_problems(self, checkpoint: Checkpoint, manifest: Manifest) -> Iterator[Problem]:
         for name in [name for name in manifest.files if not scan.exists(checkpoint.path / name)]:
             found: list[Problem] = []
             # bytes that were damaged during the transfer are whole the second time
             for _ in range(2):
-                self._bring(checkpoint, {name: manifest.files[name]})
+                self._fetch_missing(checkpoint, {name: manifest.files[name]})
                 found = list(checkpoint.problems(only={name}, known=manifest))
                 disk.remove_tree(checkpoint.path / name)
                 if not found:
                     break
             if found:
-                self._require(checkpoint)
+                self._require_in_use(checkpoint)
             yield from found
 
-    def _require(self, checkpoint: Checkpoint) -> None:
+    def _require_in_use(self, checkpoint: Checkpoint) -> None:
         """Require the manifest of a copy that is used.
 
         Raises:
@@ -186,7 +188,7 @@ class RemoteSource(LocalSource):
             disk.remove_tree(checkpoint.path)
             raise NotFound(f"{checkpoint.path}: removed meanwhile") from None
 
-    def _bring_manifest(self, path: Path) -> None:
+    def _fetch_manifest(self, path: Path) -> None:
         with suppress(FileNotFoundError):  # removed after it was listed
             manifest = self._manifest(path)
             disk.make_dirs(path)
@@ -195,11 +197,11 @@ class RemoteSource(LocalSource):
     def _manifest(self, path: Path) -> bytes:
         return self.place.read(f"{self._paths[path]}/{MANIFEST}")
 
-    def _bring_parts(self, checkpoint: Checkpoint) -> None:
+    def _fetch_parts(self, checkpoint: Checkpoint) -> None:
         if checkpoint.head.ranks is not None:
-            self._bring(checkpoint, checkpoint.head.files)
+            self._fetch_missing(checkpoint, checkpoint.head.files)
 
-    def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
+    def _fetch_missing(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
         missing = {
             name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)
         }
@@ -210,12 +212,12 @@ class RemoteSource(LocalSource):
             try:
                 self._fetch(checkpoint, name, file.size_bytes)
             except FileNotFoundError:
-                self._require(checkpoint)  # the reader then reports it as missing
+                self._require_in_use(checkpoint)  # the reader then reports it as missing
 
     def _fetch(self, checkpoint: Checkpoint, name: str, size_bytes: int) -> None:
         pieces = self.place.get(f"{self._paths[checkpoint.path]}/{name}")
         try:
-            disk.write(checkpoint.path / name, _at_most(size_bytes, pieces))
+            disk.write(checkpoint.path / name, _limit_pieces(size_bytes, pieces))
         except BaseException:
             disk.remove_tree(checkpoint.path / name)
             raise
@@ -230,20 +232,21 @@ class RemoteSource(LocalSource):
             )
 
 
-def line(seen: PlaceState) -> list[Copy]:
+def current_lineage(seen: PlaceState) -> list[Copy]:
     """Return the copies of the run's current lineage,
     oldest first: for each name that of the newest attempt.
     """
-    came_from = origins((each.attempt, each.origin) for each in seen.claims)
+    came_from = merge_origins((each.attempt, each.origin) for each in seen.claims)
     copies = {(each.attempt, each.name): each for each in seen.copies}
-    held = [Held(0, each.attempt, each.name, each.digest) for each in seen.copies]
+    held = [HeldCheckpoint(0, each.attempt, each.name, each.digest) for each in seen.copies]
     found = {
-        each.name: copies[each.attempt, each.name] for each in reversed(lineage(came_from, held))
+        each.name: copies[each.attempt, each.name]
+        for each in reversed(compute_lineage(came_from, held))
     }
     return [*found.values()]
 
 
-def _at_most(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _limit_pieces(size_bytes: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the pieces; of a file that is too long, only enough to show that it is."""
     for piece in pieces:
         yield piece[: size_bytes + 1]
@@ -272,8 +275,8 @@ def open_source(text: str, tell: Tell, *, foreign: bool = False) -> Iterator[Loc
         finally:
             os.umask(before)
         try:
-            with showing(there.addresses()):
-                there.begin()
+            with naming_addresses(there.addresses()):
+                there.fetch_manifests()
                 yield there
         finally:
             disk.remove_tree(folder)

@@ -17,7 +17,7 @@ from ..supervise import status
 from ..supervise.status import Status
 from ..terminal import warn
 from . import options
-from .formatting import echo, echo_json, section, table
+from .formatting import echo, echo_json, format_section, print_table
 
 COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
 WATCH_S = 5.0
@@ -28,8 +28,8 @@ WATCH_S = 5.0
     "path",
     metavar="[RUN]",
     default=".",
-    callback=options.no_address,
-    shell_complete=options.directories,
+    callback=options.require_local_path,
+    shell_complete=options.complete_directories,
 )
 @click.option(
     "--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits."
@@ -43,8 +43,8 @@ def command(path: str, watch: bool, as_json: bool) -> None:
     what to type next.
     """
     while True:
-        queued, silent = status.queue()
-        found = [status.status(place, queued) for place in status.places(Path(path))]
+        queued, silent = status.read_queue()
+        found = [status.run_status(place, queued) for place in status.find_runs(Path(path))]
         if watch and sys.stdout.isatty() and not as_json:
             click.clear()
         if silent and any(map(_has_job, found)):
@@ -61,9 +61,9 @@ def command(path: str, watch: bool, as_json: bool) -> None:
             ]
             echo_json({"runs": runs})
         elif len(found) == 1:
-            _one(found[0])
+            _print_run(found[0])
         else:
-            _several(found)
+            _print_table(found)
         if not watch or not any(each.state in {"running", "queued"} for each in found):
             return
         time.sleep(WATCH_S)
@@ -75,8 +75,8 @@ def _has_job(each: Status) -> bool:
     )
 
 
-def _several(found: Sequence[Status]) -> None:
-    table(COLUMNS, [_row(each) for each in found], right=("STEP", "STEPS/S"))
+def _print_table(found: Sequence[Status]) -> None:
+    print_table(COLUMNS, [_row(each) for each in found], right=("STEP", "STEPS/S"))
     counts = Counter(each.state for each in found)
     redone = sum(start.lost_s for each in found for start in each.starts)
     done_again = f"; {duration(redone)} of work done again" if redone >= 1 else ""
@@ -90,31 +90,35 @@ def _row(each: Status) -> list[object]:
         f"{each.state} ({each.why})" if each.why else each.state,
         "" if each.step is None else f"{each.step:,}",
         "" if each.steps_per_s is None else f"{each.steps_per_s:.3g}",
-        _ago(each.saved),
+        _format_time_since(each.saved),
         each.job or "",
-        "" if each.deadline is None else _left(each.deadline),
+        "" if each.deadline is None else _format_time_left(each.deadline),
         each.summary.replace(" starts", "").replace(" start", ""),
         each.next,
     ]
 
 
-def _one(each: Status) -> None:
+def _print_run(each: Status) -> None:
     pace = f" at {each.steps_per_s:.3g} steps/s" if each.steps_per_s is not None else ""
     step = f", step {each.step:,}{pace}" if each.step is not None else ""
     echo(f"{each.name}: {each.state}{step}{f': {each.why}' if each.why else ''}")
     saved = (
-        f"step {each.saved_step:,}, {_ago(each.saved)} ago" if each.saved_step is not None else ""
+        f"step {each.saved_step:,}, {_format_time_since(each.saved)} ago"
+        if each.saved_step is not None
+        else ""
     )
-    ends = f", ends in {_left(each.deadline)}" if each.deadline is not None else ""
+    ends = f", ends in {_format_time_left(each.deadline)}" if each.deadline is not None else ""
     facts = {
-        "heard": f"{_ago(each.heard)} ago" if each.heard is not None else "",
+        "heard": f"{_format_time_since(each.heard)} ago" if each.heard is not None else "",
         "saved": saved,
         "NaN": each.not_finite,
         "run": each.run or "",
         "job": f"{each.job} on {each.nodes}{ends}"
         if each.job and each.nodes
         else f"{each.job or ''}{ends}",
-        "not on": ", ".join(f"{node} for {_left(end_s)}" for node, end_s in each.excluded.items()),
+        "not on": ", ".join(
+            f"{node} for {_format_time_left(end_s)}" for node, end_s in each.excluded.items()
+        ),
         "output": each.output or "",
         "copies": each.at_risk,
         "next": each.next,
@@ -122,13 +126,14 @@ def _one(each: Status) -> None:
     for name, text in facts.items():
         if text:
             echo(f"{name:<7}{text}")
-    for line in section(
-        each.summary, (f"{number}: {_start(start)}" for number, start in enumerate(each.starts, 1))
+    for line in format_section(
+        each.summary,
+        (f"{number}: {_start_line(start)}" for number, start in enumerate(each.starts, 1)),
     ):
         echo(line)
 
 
-def _start(start: Start) -> str:
+def _start_line(start: Start) -> str:
     job = (
         f"job {start.job}" + (f", restart {start.restart}" if start.restart else "")
         if start.job
@@ -145,9 +150,9 @@ def _start(start: Start) -> str:
     )
 
 
-def _left(end_s: float) -> str:
+def _format_time_left(end_s: float) -> str:
     return duration(max(0.0, end_s - time.time()))  # Slurm reports an end some seconds late
 
 
-def _ago(then_s: float | None) -> str:
+def _format_time_since(then_s: float | None) -> str:
     return "" if then_s is None else duration(round(max(0.0, time.time() - then_s)))

@@ -21,19 +21,19 @@ from ..batch.sbatch import Option
 from ..batch.script import ScriptContext
 from ..cluster import job_leader, script, slurm, sweep
 from ..cluster.ask import Absent, SchedulerSilent
-from ..cluster.hold import HOLD, not_started
-from ..cluster.job_leader import SCRIPT, run_of
+from ..cluster.hold import HOLD, format_not_started
+from ..cluster.job_leader import SCRIPT, reported_run_path
 from ..cluster.script import JobRequest
 from ..errors import ClusterError, NoSpace, UsageError
 from ..interval import enough_s
-from ..lint import lint
+from ..lint import lint_script
 from ..provenance import redact
 from ..supervise import submission
 from ..terminal import say
 from . import lint as told
 from . import measured, options, preflight
-from .formatting import report, safe
-from .submit_words import Passing, SubmitArguments
+from .formatting import escape_text, print_report
+from .submit_words import SbatchPassThrough, SubmitArguments
 
 # These are passed on to `holdfast run`.
 SUPERVISOR = (
@@ -48,7 +48,7 @@ SUPERVISOR = (
 )
 
 
-@click.command(cls=Passing, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
+@click.command(cls=SbatchPassThrough, options_metavar="[SBATCH OPTIONS] [OPTIONS] -- COMMAND...")
 @click.option(
     "--run",
     "directory",
@@ -138,7 +138,7 @@ def command(
     base = Path(
         next((option.value or "." for option in words.sbatch if option.name == "chdir"), ".")
     )
-    preflight.this_cluster(words.sbatch)
+    preflight.require_this_cluster(words.sbatch)
     lines = _lines(chosen["commands"])
     if not words.command and not lines:
         raise UsageError("what shall be run? holdfast submit [options] -- command ...")
@@ -146,22 +146,22 @@ def command(
         raise UsageError(
             "--commands FILE takes the place of the command after --; give one of them"
         )
-    order = _order(words, base, lines, chosen)
-    text = script.script(order)
-    preflight.set_up(order.setup)
+    order = _job_request(words, base, lines, chosen)
+    text = script.script_text(order)
+    preflight.check_set_up_lines(order.setup)
     if order.array is not None:
-        tasks = sweep.tasks(order.array)
-        preflight.array(tasks, chosen["commands"])
+        tasks = sweep.parse_tasks(order.array)
+        preflight.check_array(tasks, chosen["commands"])
         if not lines:
-            preflight.tells_tasks_apart(order.command, tasks)
-    preflight.launched_once(order, lines)
-    preflight.directory(order.directory)
+            preflight.warn_if_tasks_equal(order.command, tasks)
+    preflight.refuse_double_launch(order, lines)
+    preflight.require_usable_directory(order.directory)
     if dry_run:
         click.echo(text, nl=False)
         return
     for each in [order.command] if order.command else map(shlex.split, lines):
-        preflight.command(order, each, base)
-    preflight.staged(order.stage)
+        preflight.check_command(order, each, base)
+    preflight.warn_of_missing_files(order.stage)
     _submit_new(order, base, lines, named=chosen["directory"], as_json=as_json)
 
 
@@ -177,7 +177,7 @@ def _lines(file: str | None) -> list[str]:
         raise UsageError(f"--commands {file}, {error}") from error
 
 
-def _order(
+def _job_request(
     words: SubmitArguments, base: Path, lines: Sequence[str], chosen: Mapping[str, Any]
 ) -> JobRequest:
     """Return what to submit.
@@ -193,21 +193,21 @@ def _order(
         (option.value for option in words.sbatch if option.name == "job-name" and option.value),
         None,
     )
-    called = script.name(
+    called = script.name_for_command(
         [name or app or chosen["commands"] or ""] if name or app or lines else words.command
     )
     root = "runs" if app else ".holdfast"
-    place = chosen["directory"] or f"{root}/{submission.next_free(base / root, called)}"
+    place = chosen["directory"] or f"{root}/{submission.next_free_name(base / root, called)}"
     # for the same script, submitted from another folder
     wherever = Option("chdir", os.path.abspath(base))
     named = [] if name else [Option("job-name", called)]
     return JobRequest(
         command=words.command,
         directory=place,
-        options=sbatch.merged(named, words.sbatch, [wherever]),
-        lead_s=lead_s(chosen["lead"], words.sbatch, _save_s(base / root, called)),
+        options=sbatch.merge_options(named, words.sbatch, [wherever]),
+        lead_s=choose_lead_s(chosen["lead"], words.sbatch, _save_s(base / root, called)),
         chain=chain,
-        array=str(sweep.tasks(array or "", len(lines) or None)) if array or lines else None,
+        array=str(sweep.parse_tasks(array or "", len(lines) or None)) if array or lines else None,
         lines=f"{place}/{submission.LINES}" if lines else None,
         setup=chosen["setup"],
         stage=[os.path.abspath(path) for path in chosen["stage"]],
@@ -216,7 +216,7 @@ def _order(
             for each in SUPERVISOR
             if chosen[each] is not None
         ],
-        holdfast=own_name(in_full=any(option.name == "export" for option in words.sbatch)),
+        holdfast=program_call_name(in_full=any(option.name == "export" for option in words.sbatch)),
     )
 
 
@@ -227,7 +227,9 @@ def _save_s(root: Path, name: str) -> float | None:
         key=lambda place: place.stat().st_mtime,
         reverse=True,
     )
-    return next((took for place in places if (took := measured.save_s(place)) is not None), None)
+    return next(
+        (took for place in places if (took := measured.longest_save_s(place)) is not None), None
+    )
 
 
 def _submit_new(
@@ -236,34 +238,34 @@ def _submit_new(
     """Write the script into a directory of its own, and submit it."""
     wanted = base / order.directory
     if named is None:
-        wanted = submission.create(wanted.parent, wanted.name.rpartition("-")[0])
+        wanted = submission.create_directory(wanted.parent, wanted.name.rpartition("-")[0])
         place = f"{os.path.dirname(order.directory)}/{wanted.name}"
         order = order._replace(directory=place, lines=order.lines and f"{place}/{submission.LINES}")
     else:
-        submission.claim(wanted)
-    text, file = script.script(order), wanted / SCRIPT
+        submission.claim_directory(wanted)
+    text, file = script.script_text(order), wanted / SCRIPT
     try:
-        write(file, text, order, base)
+        write_script(file, text, order, base)
         if lines:
             copied = [f"{line}\n".encode("utf-8", "surrogateescape") for line in lines]
             disk.replace_with(wanted / submission.LINES, copied)
         _warn(file, text)
-        job = slurm.submit([submission.full_path(wanted)])
+        job = slurm.submit([submission.script_path(wanted)])
     except SchedulerSilent as error:
-        raise _perhaps(error, wanted) from error
+        raise _unsure_error(error, wanted) from error
     except Absent as error:
         again = f"holdfast submit --continue {shlex.quote(str(wanted))}"
         raise ClusterError(
             f"{error}; the script is ready, on a machine with Slurm type: {again}"
         ) from error
     except (ClusterError, NoSpace, OSError):  # otherwise the next try would find a submission there
-        submission.give_back(wanted)
+        submission.remove_refused(wanted)
         raise
-    submission.note(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
-    _say(job, file, text, as_json=as_json)
+    submission.note_submission(wanted, job, redact(order.command or ["--commands", *lines[:3]]))
+    _print_submission(job, file, text, as_json=as_json)
 
 
-def _perhaps(error: SchedulerSilent, directory: Path) -> ClusterError:
+def _unsure_error(error: SchedulerSilent, directory: Path) -> ClusterError:
     """Return the error for an sbatch that did not answer: another try might submit a second job."""
     place = shlex.quote(str(directory))
     return ClusterError(
@@ -300,7 +302,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
             f"--continue {directory} submits the command that is there; leave out the one after --"
         )
     text, file = submission.script_of(directory), directory / SCRIPT
-    preflight.this_cluster([*words.typed, *sbatch.directives(text).options])
+    preflight.require_this_cluster([*words.typed, *sbatch.parse_directives(text).options])
     tasks = submission.tasks_of(text)
     left: str | None = None
     if tasks is None:
@@ -312,7 +314,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
                 f"{directory}: {len(now.done)} tasks are done, "
                 f"{len(now.queued)} in the queue, none is left"
             )
-        left = str(sweep.Tasks(now.left, tasks.at_once))
+        left = str(sweep.ArrayTasks(now.left, tasks.at_once))
         say(
             f"{directory}: {len(now.left)} of {len(tasks.numbers)} "
             f"tasks are submitted; {len(now.done)} are done"
@@ -329,38 +331,43 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
         return
     _warn(file, text)
     held = next(
-        (path for path in (directory, run_of(directory)) if path and scan.exists(path / HOLD)), None
+        (
+            path
+            for path in (directory, reported_run_path(directory))
+            if path and scan.exists(path / HOLD)
+        ),
+        None,
     )
     if held is not None:
-        raise UsageError(not_started(held, job_leader.again(directory)))
+        raise UsageError(format_not_started(held, job_leader.resubmit_command(directory)))
     disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
     try:
         job = slurm.submit(
-            [*([f"--array={left}"] if left else []), submission.full_path(directory)]
+            [*([f"--array={left}"] if left else []), submission.script_path(directory)]
         )
     except SchedulerSilent as error:
-        raise _perhaps(error, directory) from error
+        raise _unsure_error(error, directory) from error
     except ClusterError:
         disk.replace_with(file, [before.encode("utf-8", "surrogateescape")])
         raise
-    submission.note(directory, job, ["--continue"])
-    _say(job, file, text, left, as_json=as_json)
+    submission.note_submission(directory, job, ["--continue"])
+    _print_submission(job, file, text, left, as_json=as_json)
 
 
 def _warn(file: Path, text: str) -> None:
-    for finding in lint(text, ScriptContext(sbatch=slurm.local_sbatch)):
-        first, second = told.lines({"file": str(file), **finding._asdict()})
-        click.echo(f"holdfast: warning: {safe(first)}\n{safe(second)}", err=True)
+    for finding in lint_script(text, ScriptContext(sbatch=slurm.local_sbatch)):
+        first, second = told.finding_lines({"file": str(file), **finding._asdict()})
+        click.echo(f"holdfast: warning: {escape_text(first)}\n{escape_text(second)}", err=True)
 
 
-def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
+def choose_lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int:
     """Return how many seconds before its end the job is notified: as wanted, else from a save's
     duration, else 120.
 
     Raises:
         UsageError: the notice would come before the job begins.
     """
-    limit_s = sbatch.limit_s(given)
+    limit_s = sbatch.time_limit_s(given)
     needed = 0 if save_s is None else enough_s(save_s)
     lead = wanted or max(
         needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S)
@@ -373,7 +380,7 @@ def lead_s(wanted: int | None, given: list[Option], save_s: float | None) -> int
     return lead
 
 
-def own_name(*, in_full: bool) -> str:
+def program_call_name(*, in_full: bool) -> str:
     """Return how a job calls this program: its name if PATH has it;
     its full path else, or if PATH may differ.
     """
@@ -385,7 +392,7 @@ def own_name(*, in_full: bool) -> str:
     return "holdfast" if by_name else shlex.quote(called)
 
 
-def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
+def write_script(file: Path, text: str, order: JobRequest, base: Path) -> None:
     """Write the script, and create the folders that Slurm does not create for the job's output.
 
     Raises:
@@ -394,7 +401,7 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
     try:
         disk.make_dirs(file.parent)
         disk.replace_with(file, [text.encode("utf-8", "surrogateescape")])
-        for option in script.options(order):
+        for option in script.script_options(order):
             folder = (
                 os.path.dirname(option.value or "") if option.name in ("output", "error") else ""
             )
@@ -406,10 +413,12 @@ def write(file: Path, text: str, order: JobRequest, base: Path) -> None:
         raise
 
 
-def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: bool) -> None:
-    array = sbatch.last(sbatch.directives(text).options, "array")
+def _print_submission(
+    job: str, file: Path, text: str, left: str | None = None, *, as_json: bool
+) -> None:
+    array = sbatch.last_option(sbatch.parse_directives(text).options, "array")
     tasks = left or (array.value if array is not None else None)
-    shown = submission.output(text, job, "*")
+    shown = submission.output_path(text, job, "*")
     tail = f"tail -F {shlex.quote(shown)}" if "*" not in shown else f"tail -F {shown}"
     lines = [
         f"submitted job {job}" + (f", tasks {tasks}" if tasks else ""),
@@ -425,4 +434,4 @@ def _say(job: str, file: Path, text: str, left: str | None = None, *, as_json: b
         "directory": str(file.parent),
         "array": tasks,
     }
-    report(facts, lines, as_json=as_json)
+    print_report(facts, lines, as_json=as_json)

@@ -10,7 +10,7 @@ import click
 from ..batch import sbatch
 from ..batch.sbatch import Option
 from ..errors import UsageError
-from .defaults import defaults
+from .defaults import read_defaults
 
 
 class SubmitArguments(NamedTuple):
@@ -22,10 +22,8 @@ class SubmitArguments(NamedTuple):
     typed: Sequence[Option] = ()  # options of `sbatch` from the command line, not from a file
 
 
-class Passing(click.Command):
-    """Parses its own options, keeps unknown ones for sbatch,
-    and the words after `--` for the job.
-    """
+class SbatchPassThrough(click.Command):
+    """A command that passes unknown options on to sbatch, and the words after `--` to the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {opt: str(param.name) for param in self.get_params(ctx) for opt in param.opts}
@@ -34,17 +32,17 @@ class Passing(click.Command):
             for opt, name in known.items()
             if opt.startswith("--")
         }
-        settings = defaults("submit", [*named, "sbatch"])
+        settings = read_defaults("submit", [*named, "sbatch"])
         given = settings.pop("sbatch", {})
-        words = sort(args, [*known])
+        words = split_arguments(args, [*known])
         ctx.default_map = {named[opt]: value for opt, value in settings.items()}
         ctx.obj = words._replace(
-            sbatch=sbatch.merged(from_table(given), words.sbatch), typed=words.sbatch
+            sbatch=sbatch.merge_options(options_from_table(given), words.sbatch), typed=words.sbatch
         )
         return super().parse_args(ctx, words.ours)
 
 
-def sort(args: list[str], known: list[str]) -> SubmitArguments:
+def split_arguments(args: list[str], known: list[str]) -> SubmitArguments:
     """Split `args` into our options, sbatch's, and the command after the first `--`."""
     end = args.index("--") if "--" in args else len(args)
     ours: list[str] = []
@@ -55,12 +53,12 @@ def sort(args: list[str], known: list[str]) -> SubmitArguments:
             target = ours if word.partition("=")[0] in known else theirs
         target.append(word)
     try:
-        return SubmitArguments(ours, sbatch.parse(theirs), args[end + 1 :])
+        return SubmitArguments(ours, sbatch.parse_options(theirs), args[end + 1 :])
     except UsageError as error:
         raise UsageError(f"{error}; what shall run stands after --") from error
 
 
-def from_table(given: Any) -> list[Option]:
+def options_from_table(given: Any) -> list[Option]:
     """Return sbatch options from holdfast.toml: `requeue = true`, `time = "12:00:00"`; `false`
     leaves one out.
 
@@ -76,5 +74,5 @@ def from_table(given: Any) -> list[Option]:
         option._replace(value=None if value is True else str(value))
         for word, value in zip(words, given.values(), strict=True)
         if value is not False
-        for option in sbatch.parse([word])
+        for option in sbatch.parse_options([word])
     ]

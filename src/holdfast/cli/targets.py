@@ -12,9 +12,9 @@ from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, UsageError
 from ..legible import size
 from ..mirror import sending
-from ..mirror.adding import Adding
 from ..mirror.adding import AttemptFacts as Saved
-from ..mirror.sending import identity
+from ..mirror.adding import ManualCopier
+from ..mirror.sending import manifest_digest
 from ..store import attempt as attempts
 from ..store import claiming, source
 from ..store.attempt import Attempt
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..mirror.retrying import RetryingPlace
 
 
-class Item(NamedTuple):
+class CopyItem(NamedTuple):
     """A checkpoint that is to be copied."""
 
     here: LocalSource  # where it comes from
@@ -44,25 +44,29 @@ class Item(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return identity(source.whole(self.checkpoint.path / MANIFEST))
+        return manifest_digest(source.whole(self.checkpoint.path / MANIFEST))
 
 
 class CopyTarget(Protocol):
+    """A destination of `holdfast copy`."""
+
     shown: str
 
-    def digest(self, item: Item) -> str | None:
+    def digest(self, item: CopyItem) -> str | None:
         """Return the digest of the manifest that is there under the checkpoint's name;
         None if there is none.
         """
         ...
 
-    def add(self, item: Item) -> str:
+    def add(self, item: CopyItem) -> str:
         """Copy the checkpoint, whole and verified; return how it was verified."""
         ...
 
 
-class Directory:
-    """A run's directory. With its first copy this process becomes an attempt of the run."""
+class DirectoryTarget:
+    """A run's directory as the destination. With its first copy this process becomes an
+    attempt of the run.
+    """
 
     def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
@@ -82,19 +86,19 @@ class Directory:
         if self._claimed is not None:
             self._claimed.close("end", step=0)
 
-    def digest(self, item: Item) -> str | None:
+    def digest(self, item: CopyItem) -> str | None:
         try:
-            return identity(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
+            return manifest_digest(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
         except (NotFound, FileNotFoundError, Damaged):
             return None
 
-    def add(self, item: Item) -> str:
+    def add(self, item: CopyItem) -> str:
         partial = self._attempt.room / item.name
         with self._attempt.acting("copy"):
             _require_space(self._root, item.checkpoint.size_bytes)
             disk.make_dir(partial)
             try:
-                _fill(partial, item, self._tell)
+                _write_files(partial, item, self._tell)
                 self._tell(f"reading back {item.name}")
                 for problem in Checkpoint(partial).problems(cold=True):
                     raise Damaged(f"{problem}; the copy was removed: is this disk sound?")
@@ -102,10 +106,10 @@ class Directory:
                 attempts.clean_up(partial)
                 raise
             attempts.publish(self._attempt, partial, item.name)
-            self._point()
+            self._renew_links()
         return "read back"
 
-    def _point(self) -> None:
+    def _renew_links(self) -> None:
         """Renew the links for people, as a save does."""
         index = CheckpointIndex(self._root)
         for link, find in (("latest", index.latest), ("best", lambda: index.best(None))):
@@ -113,27 +117,32 @@ class Directory:
                 attempts.point(self._attempt, link, find().path.name)
 
 
-class PlaceTarget:
-    """A place. Copies have the same layout as those of a run's mirror."""
+class MirrorTarget:
+    """A mirror as the destination. The copies have the layout of a run's own mirror."""
 
-    def __init__(self, place: RetryingPlace, adding: Adding, tell: Tell) -> None:
-        self.shown, self._place, self._adding, self._tell = place.shown, place, adding, tell
+    def __init__(self, place: RetryingPlace, adding: ManualCopier, tell: Tell) -> None:
+        self.shown, self._place, self._adding, self._tell = (
+            place.shown,
+            place,
+            adding,
+            tell,
+        )
         self._there = {(copy.attempt, copy.name): copy.digest for copy in adding.seen.copies}
 
-    def digest(self, item: Item) -> str | None:
+    def digest(self, item: CopyItem) -> str | None:
         return self._there.get((item.saved.number, item.name))
 
-    def add(self, item: Item) -> str:
-        item.here.bring(item.checkpoint)
-        progress = _counted(item, self._tell, "sending")
-        with self._place.watched(progress):
+    def add(self, item: CopyItem) -> str:
+        item.here.fetch_files(item.checkpoint)
+        progress = _progress_counter(item, self._tell, "sending")
+        with self._place.watching_progress(progress):
             copied = self._adding.add(item.checkpoint.path, item.saved)
-        item.here.drop(item.checkpoint)
+        item.here.drop_files(item.checkpoint)
         return copied.how
 
 
 @contextmanager
-def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
+def open_target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
     """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
@@ -141,13 +150,13 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[C
     """
     if is_place(text):
         with closing(patient_place(text, tell)) as place:
-            adding = Adding(place, run_json)
+            adding = ManualCopier(place, run_json)
             wait_longer(place)
-            yield PlaceTarget(place, adding, tell)
+            yield MirrorTarget(place, adding, tell)
         return
     root = Path(text).absolute()
     _require_free(root, text, known)
-    with closing(Directory(root, known, tell)) as directory:
+    with closing(DirectoryTarget(root, known, tell)) as directory:
         yield directory
 
 
@@ -175,27 +184,28 @@ def _require_space(root: Path, need: int) -> None:
         )
 
 
-def _fill(partial: Path, item: Item, tell: Tell) -> None:
+def _write_files(partial: Path, item: CopyItem, tell: Tell) -> None:
     """Write a checkpoint's files,
     each byte compared with its digest on the way; the manifest comes last.
     """
-    progress = _counted(item, tell, "copying")
+    progress = _progress_counter(item, tell, "copying")
     if isinstance(item.here, RemoteSource):
-        with item.here.place.watched(progress):
+        with item.here.place.watching_progress(progress):
             item.here.remote.fetch(item.saved.number, item.name, partial)
         return
-    wanted = sending.local(item.checkpoint.path)
+    wanted = sending.read_local_contents(item.checkpoint.path)
     for name in wanted.files:
         disk.make_dirs((partial / name).parent)
         disk.write(
-            partial / name, _watched(sending.pieces(item.checkpoint.path, wanted, name), progress)
+            partial / name,
+            _count_pieces(sending.read_pieces(item.checkpoint.path, wanted, name), progress),
         )
     disk.write(partial / MANIFEST, [wanted.raw])
     for folder in {(partial / name).parent for name in wanted.files}:
         disk.sync_dir(folder)
 
 
-def _counted(item: Item, tell: Tell, word: str) -> Callable[[int], None]:
+def _progress_counter(item: CopyItem, tell: Tell, word: str) -> Callable[[int], None]:
     """Return a function that adds up sizes, and tells how far the checkpoint is."""
     whole, done = size(item.checkpoint.size_bytes), 0
 
@@ -207,7 +217,7 @@ def _counted(item: Item, tell: Tell, word: str) -> Callable[[int], None]:
     return progress
 
 
-def _watched(pieces: Iterator[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
+def _count_pieces(pieces: Iterator[bytes], progress: Callable[[int], None]) -> Iterator[bytes]:
     for piece in pieces:
         progress(len(piece))
         yield piece

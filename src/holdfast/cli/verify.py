@@ -18,9 +18,9 @@ from ..store.format import MANIFEST
 from ..store.locate import Location
 from ..store.problems import of_whole
 from ..store.signing import Key, public_key
-from . import options, spelled
-from .formatting import progress, report
-from .mirrored import facts_of, lines_of, mirrored
+from . import options, system_error_text
+from .formatting import print_report, showing_progress
+from .mirrored import facts_of, lines_of, read_places
 from .sources import LocalSource, Tell, open_source
 
 _WORST_FIRST = (Damaged.exit_code, Unreadable.exit_code, StoreError.exit_code)
@@ -47,28 +47,32 @@ def command(run: str, step: int | str | None, cold: bool, key: str | None, as_js
     copies.
     """
     wanted = None if key is None else public_key(key)
-    with progress() as tell, open_source(run, tell, foreign=True) as here:
-        results = _results(here, step, tell, wanted, cold=cold)
+    with showing_progress() as tell, open_source(run, tell, foreign=True) as here:
+        results = _verify_all(here, step, tell, wanted, cold=cold)
         if not results:
             raise NotFound(f"{here.shown}: no committed checkpoint")
-        places = mirrored(here, tell)
+        places = read_places(here, tell)
         tell("")
         told = [each.facts for each in results]
         facts = {"run": here.shown, "checkpoints": told, "places": [*map(facts_of, places)]}
-        report(facts, [*_lines(told), *lines_of(places)], as_json=as_json)
+        print_report(facts, [*_lines(told), *lines_of(places)], as_json=as_json)
     codes = {each.exit_code for each in results}
     return next((code for code in _WORST_FIRST if code in codes), 0)
 
 
-def _results(
+def _verify_all(
     here: LocalSource, step: int | str | None, tell: Tell, key: Key | None, *, cold: bool
-) -> list[Result]:
+) -> list[VerifyResult]:
     place, results = here.locate(), []
     for _ in range(5):  # a run that saves and prunes meanwhile may remove all that was listed
-        chosen = [*place.checkpoints(), *here.others()] if step is None else [_single(place, step)]
+        chosen = (
+            [*place.checkpoints(), *here.unused_copies()]
+            if step is None
+            else [_one_checkpoint(place, step)]
+        )
         for number, checkpoint in enumerate(chosen, 1):
             tell(f"verifying {number} of {len(chosen)}: {checkpoint.path.name}")
-            result = verified(checkpoint.signed_by(key), here.problems, cold=cold)
+            result = verify_checkpoint(checkpoint.signed_by(key), here.problems, cold=cold)
             if result is not None:
                 results.append(result)
         if results or not chosen:
@@ -76,7 +80,7 @@ def _results(
     return results
 
 
-def _single(place: Location, step: int | str) -> Checkpoint:
+def _one_checkpoint(place: Location, step: int | str) -> Checkpoint:
     """Return one checkpoint, even if its manifest is damaged: the user asks for exactly that."""
     found = (
         {}
@@ -89,19 +93,19 @@ def _single(place: Location, step: int | str) -> Checkpoint:
     return named[-1] if named else place.select(step)
 
 
-class Result(NamedTuple):
+class VerifyResult(NamedTuple):
     """The result for one checkpoint."""
 
     facts: dict[str, Any]
     exit_code: int
 
 
-def verified(
+def verify_checkpoint(
     checkpoint: Checkpoint,
     find: Callable[..., Iterable[Problem]] = Checkpoint.problems,
     *,
     cold: bool,
-) -> Result | None:
+) -> VerifyResult | None:
     """Return the problems that `find` finds; None if the checkpoint was removed meanwhile, as a
     running run may do.
     """
@@ -122,7 +126,7 @@ def verified(
     except StoreError as error:
         unreadable, exit_code = str(error), error.exit_code
     except OSError as error:
-        unreadable, exit_code = spelled(error), Unreadable.exit_code
+        unreadable, exit_code = system_error_text(error), Unreadable.exit_code
     size_bytes = (
         None
         if unreadable or any(each.path.name == MANIFEST for each in problems)
@@ -146,7 +150,7 @@ def verified(
         | known
         | {"untrusted": bool(told) and _is_untrusted(checkpoint), "unchecked_key": names}
     )
-    return Result(facts, Damaged.exit_code if told else exit_code)
+    return VerifyResult(facts, Damaged.exit_code if told else exit_code)
 
 
 def _is_untrusted(checkpoint: Checkpoint) -> bool:

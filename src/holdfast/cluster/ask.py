@@ -41,7 +41,7 @@ class CommandResult(NamedTuple):
     err: str
 
 
-def ask(
+def run_command(
     command: Sequence[str],
     *,
     text: str = "",
@@ -56,37 +56,40 @@ def ask(
         Absent: the command does not exist.
         Silent: it did not answer within `limit_s`, or it could not reach its own server.
     """
-    answer = Asked(command, limit_s, environment, reads=True).answer(text, limit_s)
+    answer = RunningCommand(command, limit_s, environment, reads=True).communicate(text, limit_s)
     if answer.code and _AWAY.search(answer.err):
-        raise SchedulerSilent(f"{command[0]}: {_words(answer)}")
+        raise SchedulerSilent(f"{command[0]}: {_message_of(answer)}")
     return answer
 
 
-def obeyed(
+def run_successfully(
     command: Sequence[str], *, text: str = "", environment: Mapping[str, str] | None = None
 ) -> CommandResult:
-    """Run `command` as `ask` does, and require that it succeeds.
+    """Run `command` as `run_command` does, and require that it succeeds.
 
     Raises:
         ClusterError: the command failed; the message quotes its output.
     """
-    return agreed(ask(command, text=text, environment=environment), " ".join(command[:2]))
+    return require_success(
+        run_command(command, text=text, environment=environment), " ".join(command[:2])
+    )
 
 
-def agreed(answer: CommandResult, what: str) -> CommandResult:
+def require_success(answer: CommandResult, what: str) -> CommandResult:
     """Return `answer`, unless it reports a failure; `what` names the command in the message.
 
     Raises:
         ClusterError: the exit code of `answer` is not 0.
     """
     if answer.code:
-        raise ClusterError(f"{what}: {_words(answer)}")
+        raise ClusterError(f"{what}: {_message_of(answer)}")
     return answer
 
 
-class Asked:
-    """A command that was started. `look` returns its result, of at most 64 KiB, and ends it after
-    `limit_s`.
+class RunningCommand:
+    """A command that was started. `poll_result` returns its result, of at most 64 KiB.
+
+    It is killed after `limit_s`.
 
     No thread waits for it: a loader's worker may be forked at any time, and would inherit a lock
     that a thread holds.
@@ -104,7 +107,9 @@ class Asked:
 
         self._name, self._limit_s, self._ends_s = command[0], limit_s, time.monotonic() + limit_s
         self._pid = os.getpid()
-        around = {**_unfiltered(os.environ), **_PLAIN} if environment is None else environment
+        around = (
+            {**_without_user_filters(os.environ), **_PLAIN} if environment is None else environment
+        )
         pipe, stdin = subprocess.PIPE, subprocess.PIPE if reads else subprocess.DEVNULL
         try:
             self._child = subprocess.Popen(
@@ -113,7 +118,7 @@ class Asked:
         except OSError as error:
             raise Absent(f"{command[0]} cannot be started: {error.strerror}") from error
 
-    def look(self) -> CommandResult | None:
+    def poll_result(self) -> CommandResult | None:
         """Return the result; None while the command runs. Never waits.
 
         Raises:
@@ -122,9 +127,9 @@ class Asked:
         ended = self._child.poll() is not None
         if not ended and time.monotonic() <= self._ends_s:
             return None
-        return self.answer("", _READ_S * ended)
+        return self.communicate("", _READ_S * ended)
 
-    def answer(self, text: str, wait_s: float) -> CommandResult:
+    def communicate(self, text: str, wait_s: float) -> CommandResult:
         """Send the input `text`, wait for the command's end, and return its result.
 
         Raises:
@@ -157,7 +162,7 @@ class Asked:
                 self._child.kill()
 
 
-def _unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
+def _without_user_filters(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the user's own settings of what squeue shows and scancel
     ends.
     """
@@ -168,7 +173,7 @@ def _unfiltered(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _words(answer: CommandResult) -> str:
+def _message_of(answer: CommandResult) -> str:
     """Return the command's own message, on one line."""
     lines = (answer.err.strip() or answer.out.strip()).splitlines()
     said = "; ".join(

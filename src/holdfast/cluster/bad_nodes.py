@@ -1,6 +1,7 @@
 """Bad nodes: excludes nodes from a job if its starts died there because of the node.
 
-`exclusion` asks Slurm; everything else is pure. The events are those of a supervisor's journal.
+`plan_exclusion` asks Slurm; all other functions are pure. The events are those of a supervisor's
+journal.
 """
 
 from __future__ import annotations
@@ -45,28 +46,28 @@ class Exclusion(NamedTuple):
     changed: bool
 
 
-def here(job: Job | None) -> str:
+def node_of_job(job: Job | None) -> str:
     """Return Slurm's name of the job's node; "" if it has several."""
     alone = job is not None and job.scheduler == "slurm" and job.nodes == 1
     return os.environ.get("SLURMD_NODENAME", "") if alone else ""
 
 
-def hears(job: Job | None) -> bool:
+def receives_slurm_signals(job: Job | None) -> bool:
     """Whether Slurm's signals reach this process:
     it is a task, or the batch script itself. Source: srun(1).
     """
     return job is not None and os.environ.get("SLURM_TASK_PID") == str(os.getpid())
 
 
-def at_fault(job: Job | None, tail: str) -> str:
+def find_node_at_fault(job: Job | None, tail: str) -> str:
     """Return the node on which a start died. Of several nodes:
     the only one with failed tasks, else "".
     """
-    exited = {*_EXITED.findall(tail)} if job is not None and job.nodes > 1 else {here(job)}
+    exited = {*_EXITED.findall(tail)} if job is not None and job.nodes > 1 else {node_of_job(job)}
     return exited.pop() if len(exited) == 1 else ""
 
 
-def deaths(events: Iterable[Event]) -> list[Death]:
+def deaths_in_journal(events: Iterable[Event]) -> list[Death]:
     """Return the deaths that a journal shows.
 
     A node counts as lost if the scheduler restarted the job, and the supervisor before received no
@@ -76,7 +77,7 @@ def deaths(events: Iterable[Event]) -> list[Death]:
     for event in events:
         if event["event"] == "begin":
             (job, restart), (before, first) = (
-                owner.job_of(_mapping(each.get("owner"))) for each in (event, begin)
+                owner.job_of(_as_mapping(each.get("owner"))) for each in (event, begin)
             )
             if not known and job == before and restart > first and begin.get("hears"):
                 found.append((begin.get("node"), event))
@@ -91,7 +92,7 @@ def deaths(events: Iterable[Event]) -> list[Death]:
     ]
 
 
-def excluded(deaths: Iterable[Death], now_s: float) -> dict[str, float]:
+def nodes_to_exclude(deaths: Iterable[Death], now_s: float) -> dict[str, float]:
     """Return the nodes on which two starts died within 30 minutes, oldest first, and until when
     each is excluded.
     """
@@ -112,11 +113,11 @@ def excluded(deaths: Iterable[Death], now_s: float) -> dict[str, float]:
     }
 
 
-def fitting(
+def choose_excludable(
     bad: Iterable[str], free: Collection[str], users: Collection[str], needed: int
 ) -> list[str]:
-    """Return those of `bad` that can be excluded,
-    so that the job still finds `needed` of the `free` nodes.
+    """Return those of `bad` that can be excluded so that the job still finds `needed` of the
+    `free` nodes.
     """
     chosen: list[str] = []
     for node in bad:
@@ -126,13 +127,13 @@ def fitting(
     return chosen
 
 
-def ours(events: Iterable[Event], job: str) -> Counter[str]:
-    """Return the nodes that we excluded for this job,
-    and how often it came back to each meanwhile.
+def count_own_exclusions(events: Iterable[Event], job: str) -> Counter[str]:
+    """Return the nodes that we excluded for this job, and how often the job came back to
+    each meanwhile.
     """
     found, now = Counter[str](), dict[str, float]()
     for event in events:
-        kind, nodes = str(event["event"]), _mapping(event.get("nodes"))
+        kind, nodes = str(event["event"]), _as_mapping(event.get("nodes"))
         # Slurm refused: the list holds only the user's nodes
         if kind in {"not_excluded", "not_requeued"}:
             now = {}
@@ -149,11 +150,11 @@ def ours(events: Iterable[Event], job: str) -> Counter[str]:
     return found
 
 
-def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
+def exclusions_in_force(events: Sequence[Event], now_s: float) -> dict[str, float]:
     """Return the nodes that are excluded for the job now, and until when."""
     kinds = {"excluded", "not_excluded", "not_requeued"}
     last = next((event for event in reversed(events) if event["event"] in kinds), {"event": ""})
-    nodes = _mapping(last.get("nodes")) if last["event"] == "excluded" else {}
+    nodes = _as_mapping(last.get("nodes")) if last["event"] == "excluded" else {}
     return {
         str(node): end_s
         for node, end_s in nodes.items()
@@ -161,39 +162,41 @@ def told(events: Sequence[Event], now_s: float) -> dict[str, float]:
     }
 
 
-def exclusion(job: Job, events: Sequence[Event], died: Iterable[Death], now_s: float) -> Exclusion:
+def plan_exclusion(
+    job: Job, events: Sequence[Event], died: Iterable[Death], now_s: float
+) -> Exclusion:
     """Return the nodes to exclude for the job's next start, given Slurm's record of the job and its
     partition.
 
     Raises:
         ClusterError: Slurm does not tell, or nobody can know which nodes the job may get.
     """
-    seen = slurm.seen(job)
+    seen = slurm.job_status(job)
     if seen is None or not seen.batch:
         raise ClusterError("Slurm knows no such batch job")
     if seen.nodes.get("Reservation"):
         raise ClusterError("it is in a reservation")
     now = slurm.hostnames(seen.nodes.get("ExcNodeList", ""))
     required = slurm.hostnames(seen.nodes.get("ReqNodeList", ""))
-    before = ours(events, job.id)
+    before = count_own_exclusions(events, job.id)
     users = [node for node in now if node not in before]
-    known = slurm.nodes(seen.options.get("partition", ""))
+    known = slurm.partition_nodes(seen.options.get("partition", ""))
     bad = {
         node: end_s
-        for node, end_s in excluded(died, now_s).items()
+        for node, end_s in nodes_to_exclude(died, now_s).items()
         if node in known and node not in required
     }
     kind = known.get(os.environ.get("SLURMD_NODENAME", ""))
     free = [
         name
         for name, of in known.items()
-        if kind and of.usable and of.alike(kind, seen.nodes.get("Features"))
+        if kind and of.usable and of.is_equivalent(kind, seen.nodes.get("Features"))
     ]
-    chosen = fitting(bad, free, users, job.nodes)
+    chosen = choose_excludable(bad, free, users, job.nodes)
     return Exclusion(
         {node: bad[node] for node in chosen}, [*users, *chosen], {*users, *chosen} != {*now}
     )
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

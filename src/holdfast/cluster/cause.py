@@ -25,7 +25,7 @@ _SAYS_ALL: dict[str, Cause] = {
 }
 
 
-class Heard(NamedTuple):
+class StopNotice(NamedTuple):
     """The signal or deadline that told this process to stop, and when."""
 
     what: str  # "SIGTERM", "SIGUSR1", ..., or "deadline"
@@ -33,7 +33,7 @@ class Heard(NamedTuple):
     lead_s: float | None = None  # how long before the end such a notice comes; None: unknown
 
 
-def cause(heard: Heard, restart_count: int, seen: JobStatus | None) -> Cause:
+def find_cause(heard: StopNotice, restart_count: int, seen: JobStatus | None) -> Cause:
     """Return why the job was told to stop.
 
     `heard` is what this process received, `restart_count` the number of this start, `seen` Slurm's
@@ -48,28 +48,30 @@ def cause(heard: Heard, restart_count: int, seen: JobStatus | None) -> Cause:
         return "cancelled"
     if seen.restarts < restart_count:
         return "unclear"
-    return _of_a_running_job(heard, seen) if seen.state in _GOES_ON else _of_an_ending_job(seen)
+    return (
+        _cause_in_running_job(heard, seen) if seen.state in _GOES_ON else _cause_of_ending_job(seen)
+    )
 
 
-def _of_an_ending_job(seen: JobStatus) -> Cause:
+def _cause_of_ending_job(seen: JobStatus) -> Cause:
     if seen.state in _SAYS_ALL:
         return _SAYS_ALL[seen.state]
     if seen.state != "COMPLETING":
         return "unclear"
     if seen.reason == "TimeLimit":
         return "time limit"
-    if _preempted(seen):
+    if _was_preempted(seen):
         # within the grace time a user may still cancel; then the end is later than the preemption
         together = seen.end_s is not None and abs(seen.end_s - (seen.preempt_s or 0)) <= TOGETHER_S
         return "preempted" if together else "unclear"
     return "cancelled" if seen.reason == "None" else "unclear"
 
 
-def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
+def _cause_in_running_job(heard: StopNotice, seen: JobStatus) -> Cause:
     """Return the cause if the job still runs:
     it received a notice, or a signal that was sent by hand.
     """
-    if _preempted(seen) or heard.what == SPOT:
+    if _was_preempted(seen) or heard.what == SPOT:
         return "preempted"
     if heard.what == BAD_NODE:
         return BAD_NODE
@@ -81,6 +83,6 @@ def _of_a_running_job(heard: Heard, seen: JobStatus) -> Cause:
     return "time limit" if near and lead_s >= 0 else "unclear"
 
 
-def _preempted(seen: JobStatus) -> bool:
+def _was_preempted(seen: JobStatus) -> bool:
     """Whether Slurm preempted this start of the job, not an earlier one."""
     return seen.preempt_s is not None and seen.preempt_s >= (seen.start_s or 0.0)

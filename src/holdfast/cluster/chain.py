@@ -35,10 +35,12 @@ _LIVE = (
 
 def is_over(directory: Path, job: Job | None) -> bool:
     """Whether an earlier task of this same array has finished the work."""
-    return job is not None and job.array is not None and scan.exists(_mark(directory, job.array))
+    return (
+        job is not None and job.array is not None and scan.exists(_done_mark(directory, job.array))
+    )
 
 
-def end(directory: Path, job: Job | None) -> str | None:
+def end_chain(directory: Path, job: Job | None) -> str | None:
     """Mark the work as done and cancel the tasks that wait; a task that starts anyway sees the
     mark.
 
@@ -47,7 +49,7 @@ def end(directory: Path, job: Job | None) -> str | None:
     if job is None or job.array is None:
         return None
     failed = []
-    mark = _mark(directory, job.array)
+    mark = _done_mark(directory, job.array)
     try:
         with suppress(FileExistsError):
             disk.write(mark, [])
@@ -65,14 +67,16 @@ def end(directory: Path, job: Job | None) -> str | None:
     )
 
 
-class Earlier(NamedTuple):
+class EarlierOwner(NamedTuple):
     """An earlier owner of a directory, whose journal is not closed and who may still run."""
 
     owner: Mapping[str, Any]
     close: Callable[[], Any]  # close its journal
 
 
-def await_turn(place: Path, earlier: Callable[[], Sequence[Earlier]], here: Job | None) -> None:
+def wait_for_earlier_tasks(
+    place: Path, earlier: Callable[[], Sequence[EarlierOwner]], here: Job | None
+) -> None:
     """Wait while other tasks of this array end in `place`, as long as Slurm lets them.
 
     Slurm starts the next task in the second in which it tells one to end. `earlier` returns owners
@@ -122,7 +126,9 @@ def has_ended(facts: Mapping[str, Any], job: Job) -> bool:
     """
     task = task_of(facts, job)
     try:
-        seen = slurm.seen(job._replace(id=f"{job.array}_{task}")) if task is not None else None
+        seen = (
+            slurm.job_status(job._replace(id=f"{job.array}_{task}")) if task is not None else None
+        )
     except ClusterError:
         return False
     if task is None or seen is None:  # Slurm forgets a job some time after its end
@@ -146,7 +152,7 @@ def job_is_over(facts: Mapping[str, Any], here: Job | None) -> bool:
     if number == here.id or (task and str(of["id"]) == here.array):
         return False
     try:
-        seen = slurm.seen(here._replace(id=number))
+        seen = slurm.job_status(here._replace(id=number))
     except ClusterError:
         return False
     if seen is None:
@@ -164,5 +170,5 @@ def patience_s() -> float:
         return KILL_WAIT_S + SPARE_S
 
 
-def _mark(directory: Path, array: str) -> Path:
+def _done_mark(directory: Path, array: str) -> Path:
     return directory / f"done-{array}"

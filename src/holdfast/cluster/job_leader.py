@@ -42,7 +42,7 @@ _ANNOUNCED = msgspec.json.Decoder(_LeaderFile)  # made here for the reason that 
 
 
 @contextmanager
-def announced(directory: Path) -> Iterator[dict[str, str]]:
+def announcing_supervisor(directory: Path) -> Iterator[dict[str, str]]:
     """Within this block, child processes can find this supervisor and its directory.
 
     Yields the variables for the child's environment. No file is written if the submit directory is
@@ -50,14 +50,18 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
     """
     directory = directory.absolute()
     here = job()
-    place = _place() if here is not None and speaks(here) and supervisor() is None else None
+    place = (
+        _announcement_path()
+        if here is not None and is_job_leader(here) and supervisor_directory() is None
+        else None
+    )
     if place is not None and here is not None:
         facts = _LeaderFile(_quoted(directory), here.restart_count, owner.me())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])
     try:
-        yield {SUPERVISOR: str(directory), OF_JOB: _start(here)}
+        yield {SUPERVISOR: str(directory), OF_JOB: _job_start(here)}
     finally:
         if place is not None:
             with suppress(OSError):
@@ -65,14 +69,14 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
                 disk.remove_dir(place.parent)  # removes it only if it is empty
 
 
-def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
+def supervisor_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the directory of the supervisor that acts for this process.
 
     None if there is none, or if it belongs to another job.
     """
-    here, place = job(environment), _place(environment)
+    here, place = job(environment), _announcement_path(environment)
     if environment.get(SUPERVISOR) and (
-        here is None or environment.get(OF_JOB, "") == _start(here)
+        here is None or environment.get(OF_JOB, "") == _job_start(here)
     ):
         return Path(environment[SUPERVISOR])
     if here is None or place is None:
@@ -88,13 +92,13 @@ def supervisor(environment: Mapping[str, str] = os.environ) -> Path | None:
     return _path(facts.directory)
 
 
-def speaks(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is rank 0 of the job, which may query the scheduler."""
+def is_job_leader(here: Job, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is rank 0 of the job and may query the scheduler."""
     ranks = [environment[name] for name in _RANKS if environment.get(name)]
     return here.process == 0 and all(rank == "0" for rank in ranks)
 
 
-def tell_run(directory: Path, run: Path) -> None:
+def report_run_path(directory: Path, run: Path) -> None:
     """Write the run's path into the supervisor's directory.
     A missing or read-only directory is no error.
     """
@@ -104,18 +108,18 @@ def tell_run(directory: Path, run: Path) -> None:
         )
 
 
-def tell_refused(why: str) -> None:
-    """Tell this process's supervisor, if it has one,
-    that another start would be refused for the same reason.
+def report_refusal(why: str) -> None:
+    """Tell this process's supervisor, if it has one, that another start would be refused for
+    the same reason.
     """
-    directory = supervisor()
+    directory = supervisor_directory()
     if directory is not None:
         with suppress(OSError):
             disk.replace_with(directory / REFUSED, [legible.json_bytes({"why": why}) + b"\n"])
 
 
-def take_refused(directory: Path) -> str:
-    """Return why the command's run refused to begin, and forget it; "" if it did not."""
+def take_refusal(directory: Path) -> str:
+    """Return, once, why the command's run refused to begin; "" if it did not."""
     try:
         why = msgspec.json.decode((directory / REFUSED).read_bytes(), type=dict[str, str]).get(
             "why", ""
@@ -148,20 +152,20 @@ def sweep_of(directory: Path) -> Path | None:
     return parent if task and scan.is_file(parent / SCRIPT) else None
 
 
-def again(directory: Path) -> str:
+def resubmit_command(directory: Path) -> str:
     """Return the command that submits a submission's directory once more."""
     import shlex
 
     return f"holdfast submit --continue {shlex.quote(str(sweep_of(directory) or directory))}"
 
 
-def submission() -> Path | None:
+def submission_directory() -> Path | None:
     """Return the supervisor's directory if `holdfast submit` made it for this job; None else."""
-    directory = supervisor()
+    directory = supervisor_directory()
     return directory if directory is not None and script_of(directory) is not None else None
 
 
-def run_of(directory: Path) -> Path | None:
+def reported_run_path(directory: Path) -> Path | None:
     """Return the run's path as reported to this supervisor; None before that."""
     try:
         return _path(
@@ -179,11 +183,11 @@ def _path(quoted: str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(quoted)))
 
 
-def _start(here: Job | None) -> str:
+def _job_start(here: Job | None) -> str:
     return f"{here.id}:{here.restart_count}" if here is not None else ""
 
 
-def _place(environment: Mapping[str, str] = os.environ) -> Path | None:
+def _announcement_path(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the path of this job's announcement file."""
     here, submitted = job(environment), environment.get("SLURM_SUBMIT_DIR")
     return Path(submitted) / ".holdfast" / f"job-{here.id}.json" if here and submitted else None

@@ -33,7 +33,7 @@ class Cloud(NamedTuple):
     token_header: str = ""  # the header that carries the token
 
 
-def _holds(pattern: str) -> Callable[[int, str], bool]:
+def _body_matches(pattern: str) -> Callable[[int, str], bool]:
     return lambda status, body: status == 200 and re.search(pattern, body) is not None
 
 
@@ -44,7 +44,7 @@ CLOUDS: Mapping[str, Cloud] = {
     "aws": Cloud(
         f"{_HERE}/latest/meta-data/spot/instance-action",
         {},
-        _holds(r'"action"\s*:\s*"(terminate|stop|hibernate)"'),
+        _body_matches(r'"action"\s*:\s*"(terminate|stop|hibernate)"'),
         f"{_HERE}/latest/api/token",
         {"X-aws-ec2-metadata-token-ttl-seconds": "21600"},
         "X-aws-ec2-metadata-token",
@@ -52,12 +52,12 @@ CLOUDS: Mapping[str, Cloud] = {
     "gcp": Cloud(
         f"{_HERE}/computeMetadata/v1/instance/preempted",
         {"Metadata-Flavor": "Google"},
-        _holds(r"\A\s*TRUE\s*\Z"),
+        _body_matches(r"\A\s*TRUE\s*\Z"),
     ),
     "azure": Cloud(
         f"{_HERE}/metadata/scheduledevents?api-version=2020-07-01",
         {"Metadata": "true"},
-        _holds(r'"EventType"\s*:\s*"(Preempt|Terminate)"'),
+        _body_matches(r'"EventType"\s*:\s*"(Preempt|Terminate)"'),
     ),
 }
 
@@ -112,10 +112,10 @@ class Notices:
         if self._asking is None:
             if time.monotonic() < self._next_s:
                 return False
-            self._ask()
+            self._send_request()
         if self._asking is not None and (answer := self._asking.answer) is not None:
             self._asking = None
-            self._take(answer)
+            self._handle_answer(answer)
         return self.soon
 
     @property
@@ -123,7 +123,7 @@ class Notices:
         """Return when, in monotonic seconds, the next `look` may find something."""
         return time.monotonic() + ROUND_TRIP_S if self._asking is not None else self._next_s
 
-    def _ask(self) -> None:
+    def _send_request(self) -> None:
         self._next_s = time.monotonic() + self._every_s * _DICE.uniform(0.8, 1.2)
         cloud = self._cloud
         self._for_token = bool(cloud.token_url) and not self._token
@@ -133,7 +133,7 @@ class Notices:
             token = {cloud.token_header: self._token} if self._token else {}
             self._asking = _HttpRequest("GET", cloud.url, {**cloud.headers, **token})
 
-    def _take(self, answer: _Answer) -> None:
+    def _handle_answer(self, answer: _Answer) -> None:
         self.complaint = answer.error
         if self._for_token:
             self._token = (
@@ -142,7 +142,7 @@ class Notices:
                 else ""
             )
             if self._token:
-                self._ask()
+                self._send_request()
             return
         if answer.status == 401:  # the token has expired
             self._token = ""

@@ -8,7 +8,7 @@ import re
 import shutil
 from typing import NamedTuple
 
-from .ask import ask
+from .ask import run_command
 
 _OF = re.compile(r"Disk quotas for (user|group) (\S+)")
 _LINE = re.compile(r"^ *(\S+)((?: +\d+\*?){6,})")
@@ -33,7 +33,7 @@ def quotas() -> list[Quota]:
     """
     if shutil.which("quota") is None:
         return []
-    answer = ask(
+    answer = run_command(
         [
             "quota",
             "--no-wrap",
@@ -50,12 +50,14 @@ def quotas() -> list[Quota]:
             owner = f"{of[1]} {of[2]}"
         elif (told := _LINE.match(line)) is not None:
             found.append(
-                _quota(owner, told[1], [int(number.rstrip("*")) for number in told[2].split()])
+                _parse_quota(
+                    owner, told[1], [int(number.rstrip("*")) for number in told[2].split()]
+                )
             )
     return found
 
 
-def _quota(owner: str, place: str, numbers: list[int]) -> Quota:
+def _parse_quota(owner: str, place: str, numbers: list[int]) -> Quota:
     """Read blocks of 1 KiB, soft limit, hard limit,
     grace, then the same of files. Source: quota(1).
     """

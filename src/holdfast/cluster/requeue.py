@@ -18,9 +18,9 @@ from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
 from ..terminal import warn
 from . import other, slurm
-from .ask import SchedulerSilent, obeyed
+from .ask import SchedulerSilent, run_successfully
 from .bad_nodes import Exclusion
-from .cause import Cause, Heard, cause
+from .cause import Cause, StopNotice, find_cause
 from .hold import HOLD
 from .slurm import JobStatus
 from .watch import DICE
@@ -60,7 +60,7 @@ class Requeue(msgspec.Struct, dict=True):
     """
 
     job: Job
-    heard: Heard
+    heard: StopNotice
     record: Callable[..., Any]  # writes (event, **facts) to the journal; durable when it returns
     requeues: int = 0  # number of `requeued` events in the journal
     places: Sequence[Path] = ()
@@ -84,20 +84,20 @@ class Requeue(msgspec.Struct, dict=True):
         while True:
             try:
                 rule = other.RULES.get(self.job.scheduler)
-                return self._try() if rule is None else self._by_its_rule(rule)
+                return self._try_once() if rule is None else self._continue_by_rule(rule)
             except Superseded as error:
                 return Continuation("superseded", "requeued", str(error))
             except SchedulerSilent as error:
                 if time.monotonic() + wait_s > give_up_s:
-                    return self._failed(error)
+                    return self._failure_result(error)
                 if wait_s == FIRST_WAIT_S:
-                    warn(f"{error}; trying again. {self._to_go_on()}")
+                    warn(f"{error}; trying again. {self._advise_user()}")
             except ClusterError as error:
-                return self._failed(error)
+                return self._failure_result(error)
             time.sleep(wait_s * DICE.uniform(0.75, 1.25))
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    def _try(self) -> Continuation:
+    def _try_once(self) -> Continuation:
         """Make one try of `continue_job`.
 
         Raises:
@@ -105,17 +105,17 @@ class Requeue(msgspec.Struct, dict=True):
             ClusterError: the scheduler answered, but with an error or unknown text.
             Superseded: a later attempt owns the run; a requeue would end that attempt.
         """
-        left = self._refusal()
+        left = self._slurm_refusal()
         # record first: once requeued, the next attempt may fence our directory
         if left is None and not self._recorded:
             self._write("requeued", restart_count=self.job.restart_count)
             self._recorded = True
             if self.exclusion is not None:
                 self._write("excluded", nodes=self.exclusion.until_s)
-            left = self._refusal()  # recording may have been slow: check again
+            left = self._slurm_refusal()  # recording may have been slow: check again
         return left or self._requeue()
 
-    def _by_its_rule(self, rule: other.RestartRule) -> Continuation:
+    def _continue_by_rule(self, rule: other.RestartRule) -> Continuation:
         """Continue a job of another scheduler than Slurm.
 
         Such a scheduler is not asked for the cause; only the notice counts.
@@ -123,7 +123,7 @@ class Requeue(msgspec.Struct, dict=True):
         what, name = self.heard.what, f"job {self.job.id}"
         if what not in rule.notices:
             return self._refuse("unclear", f": why {what} came is unclear, so it is not requeued")
-        if (left := self._forbidden()) is not None:
+        if (left := self._hold_or_limit()) is not None:
             return left
         self.cause = "time limit"
         code = other.exit_code(self.job, what)
@@ -134,17 +134,17 @@ class Requeue(msgspec.Struct, dict=True):
             line = f"{name}: exit code {code} makes {self.job.scheduler} start it again"
             return Continuation("by its rule", self.cause, line)
         try:
-            obeyed([word.format(id=self.job.id) for word in rule.requeue])
+            run_successfully([word.format(id=self.job.id) for word in rule.requeue])
         except ClusterError as error:  # also when the outcome of the command is unknown
-            return self._failed(error)
+            return self._failure_result(error)
         return Continuation("requeued", self.cause, f"{name}: requeued")
 
-    def _refusal(self) -> Continuation | None:
+    def _slurm_refusal(self) -> Continuation | None:
         """Return the outcome if Slurm's present state forbids a requeue;
         None if the job may be requeued.
         """
-        self.status = slurm.seen(self.job)
-        self.cause = cause(self._notice_with_lead_time(), self.job.restart_count, self.status)
+        self.status = slurm.job_status(self.job)
+        self.cause = find_cause(self._notice_with_lead_time(), self.job.restart_count, self.status)
         if self.cause == "requeued":
             self._note("not_requeued", how="by slurm")
             return Continuation(
@@ -163,9 +163,9 @@ class Requeue(msgspec.Struct, dict=True):
                 "unclear",
                 f": why {self.heard.what} came is unclear ({known}), so it is not requeued",
             )
-        return self._forbidden()
+        return self._hold_or_limit()
 
-    def _forbidden(self) -> Continuation | None:
+    def _hold_or_limit(self) -> Continuation | None:
         """Return the outcome if the run is on hold or was requeued too often; else None."""
         held = next((place for place in self.places if scan.exists(place / HOLD)), None)
         if held is not None:
@@ -176,15 +176,15 @@ class Requeue(msgspec.Struct, dict=True):
             return self._refuse("limit", f" is not requeued: {often}")
         return None
 
-    def _failed(self, error: ClusterError) -> Continuation:
+    def _failure_result(self, error: ClusterError) -> Continuation:
         return self._refuse("failed", f" could not be requeued: {error}")
 
     def _refuse(self, how: How, why: str, first: str = "") -> Continuation:
         """Record that the job is not requeued; the message holds the exact command to type."""
         self._note("not_requeued", how=how)
-        return Continuation(how, self.cause, f"job {self.job.id}{why}. {self._to_go_on(first)}")
+        return Continuation(how, self.cause, f"job {self.job.id}{why}. {self._advise_user(first)}")
 
-    def _to_go_on(self, first: str = "") -> str:
+    def _advise_user(self, first: str = "") -> str:
         """Return what the user must do: continue the submission,
         or requeue the job while Slurm remembers it.
         """
@@ -211,20 +211,20 @@ class Requeue(msgspec.Struct, dict=True):
         try:
             slurm.requeue(self.job)
             return Continuation(
-                "requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude()}"
+                "requeued", self.cause, f"{name}: {self.cause}; requeued{self._exclude_bad_nodes()}"
             )
         except SchedulerSilent:
             raise
         except ClusterError as error:
             refusal = error
-        if (left := self._refusal()) is not None:  # another process may have requeued it
+        if (left := self._slurm_refusal()) is not None:  # another process may have requeued it
             return left
         try:
-            number = self._submit()
+            number = self._submit_successor()
         except (
             ClusterError
         ) as error:  # also if it is unknown whether a job was submitted: two are worse than none
-            return self._failed(
+            return self._failure_result(
                 ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}")
             )
         self._note("submitted", successor=number, nodes=self.exclusion and self.exclusion.until_s)
@@ -234,23 +234,23 @@ class Requeue(msgspec.Struct, dict=True):
             f"{name}: {self.cause}; {refusal}. Job {number} goes on after it",
         )
 
-    def _submit(self) -> str:
+    def _submit_successor(self) -> str:
         """Submit a job that starts when this one has ended; return its number."""
         if self.successor is not None:
             return slurm.submit([*self._dependency(), str(self.successor)])
-        seen, script = self.status, self._script
+        seen, script = self.status, self._submitted_script
         if seen is None or not (script or seen.command):
             raise ClusterError("there is no batch script")
         if " " in seen.command:
             raise ClusterError(f"the words of `sbatch {seen.command}` cannot be told apart")
-        said = {option.name for option in sbatch.directives(script).options}
+        said = {option.name for option in sbatch.parse_directives(script).options}
         options = [f"--{name}={value}" for name, value in seen.options.items() if name not in said]
         return slurm.submit(
             [*self._dependency(), *options, *([] if script else [seen.command])], script
         )
 
     @cached_property
-    def _script(self) -> str:
+    def _submitted_script(self) -> str:
         """The script as it was submitted; its file may have changed since.
         Empty if Slurm does not return it.
         """
@@ -270,7 +270,7 @@ class Requeue(msgspec.Struct, dict=True):
             *[f"--exclude={','.join(names)}"] * bool(names),
         ]
 
-    def _exclude(self) -> str:
+    def _exclude_bad_nodes(self) -> str:
         """Exclude bad nodes for the job, and return the sentence about it. Slurm allows that once
         the job is in the queue again.
         """
@@ -288,7 +288,7 @@ class Requeue(msgspec.Struct, dict=True):
             time.sleep(wait_s)
         return f" without {nodes}, where starts died by the node's fault" if nodes else ""
 
-    def _notice_with_lead_time(self) -> Heard:
+    def _notice_with_lead_time(self) -> StopNotice:
         """Return the notice with its lead time; if that is unknown,
         as set by `--signal` in the job's script.
         """
@@ -300,7 +300,7 @@ class Requeue(msgspec.Struct, dict=True):
             or self.status.state != "RUNNING"
         ):
             return heard
-        signal = sbatch.signal(sbatch.directives(self._script).options)
+        signal = sbatch.requested_signal(sbatch.parse_directives(self._submitted_script).options)
         lead_s = (
             float(signal.lead_s)
             if signal is not None and heard.what == f"SIG{signal.name}"

@@ -54,7 +54,7 @@ class JobRequest(NamedTuple):
     holdfast: str = "holdfast"  # how the job starts holdfast, as shell text
 
 
-def script(order: JobRequest) -> str:
+def script_text(order: JobRequest) -> str:
     """Return the whole text of the script.
 
     Raises:
@@ -62,17 +62,17 @@ def script(order: JobRequest) -> str:
             can contain.
     """
     parts = [
-        _head(order),
-        _ignoring(order),
-        _set_up(order),
-        _staging(order),
-        _torchrun(order),
-        _start(order),
+        _header_lines(order),
+        _ignore_signal_lines(order),
+        _set_up_lines(order),
+        _staging_lines(order),
+        _torchrun_lines(order),
+        _start_lines(order),
     ]
     return "\n\n".join("\n".join(lines) for lines in map(list, parts) if lines) + "\n"
 
 
-def options(order: JobRequest) -> list[Option]:
+def script_options(order: JobRequest) -> list[Option]:
     """Return the script's options.
 
     These are the user's options, our defaults for the rest, and the options needed for requeueing.
@@ -85,14 +85,14 @@ def options(order: JobRequest) -> list[Option]:
     # one output file for the whole chain
     number = "%A" if order.chain else "%A_%a" if order.array else "%j"
     ours = [
-        Option("job-name", name(order.command)),
+        Option("job-name", name_for_command(order.command)),
         Option("output", f"{order.directory}/slurm-{number}.out"),
     ]
-    given = sbatch.merged(ours, order.options)
+    given = sbatch.merge_options(ours, order.options)
     if not any(option.name == "no-requeue" for option in given):
         given = [*(option for option in given if option.name != "requeue"), Option("requeue")]
     array = f"1-{order.chain}%1" if order.chain else order.array
-    signal = Option("signal", f"B:{notice(order)}@{order.lead_s}")
+    signal = Option("signal", f"B:{notice_signal(order)}@{order.lead_s}")
     return [
         *given,
         *([Option("array", array)] if array else []),
@@ -101,11 +101,11 @@ def options(order: JobRequest) -> list[Option]:
     ]
 
 
-def name(command: Sequence[str]) -> str:
+def name_for_command(command: Sequence[str]) -> str:
     """Return a name for the command: the script's name,
     else the program's, without its launcher.
     """
-    words = [word for word in _program(command) if not word.startswith("-")]
+    words = [word for word in _without_launcher(command) if not word.startswith("-")]
     script = next(
         (word for word in words if word.endswith((".py", ".sh", ".R", ".jl", ".m"))), None
     )
@@ -114,7 +114,7 @@ def name(command: Sequence[str]) -> str:
     return plain[:LONGEST_NAME] or "job"
 
 
-def _program(command: Sequence[str]) -> Sequence[str]:
+def _without_launcher(command: Sequence[str]) -> Sequence[str]:
     """Return the command without `srun -n 4` and its like, as far as their options can be told
     from the program.
     """
@@ -128,14 +128,14 @@ def _program(command: Sequence[str]) -> Sequence[str]:
     return words or command
 
 
-def notice(order: JobRequest) -> str:
+def notice_signal(order: JobRequest) -> str:
     """Return the signal that announces the end.
     Some versions of NCCL (2.12, 2.13) use USR1 themselves.
     """
-    return "USR2" if several(order.options) or _calls_torchrun(order) else "USR1"
+    return "USR2" if has_several_tasks(order.options) or _calls_torchrun(order) else "USR1"
 
 
-def _head(order: JobRequest) -> Iterator[str]:
+def _header_lines(order: JobRequest) -> Iterator[str]:
     why = {
         "requeue": "preempted, or its node lost: Slurm starts the job again",
         "open-mode": "or each start would empty the output",
@@ -144,7 +144,7 @@ def _head(order: JobRequest) -> Iterator[str]:
         if order.chain
         else "each task has a run of its own, and is requeued by itself",
     }
-    lines = [(f"#SBATCH {option}", why.get(option.name)) for option in options(order)]
+    lines = [(f"#SBATCH {option}", why.get(option.name)) for option in script_options(order)]
     width = max(len(line) for line, reason in lines if reason)
     yield "#!/bin/bash"
     check = f"holdfast lint {shlex.quote(order.directory)}/job.sh"
@@ -153,15 +153,15 @@ def _head(order: JobRequest) -> Iterator[str]:
         yield f"{line:<{width}}  # {reason}" if reason else line
 
 
-def _ignoring(order: JobRequest) -> Iterator[str]:
+def _ignore_signal_lines(order: JobRequest) -> Iterator[str]:
     yield (
         "# Until holdfast listens the notice must not end this shell. "
         "Holdfast computes the deadline itself."
     )
-    yield f"trap '' {notice(order)}"
+    yield f"trap '' {notice_signal(order)}"
 
 
-def _set_up(order: JobRequest) -> Iterator[str]:
+def _set_up_lines(order: JobRequest) -> Iterator[str]:
     """Yield the user's lines.
     `set -e` would end the job at a hook of conda or module that returns non-zero itself.
     """
@@ -181,7 +181,7 @@ def _set_up(order: JobRequest) -> Iterator[str]:
         yield f"set_up_done {shlex.quote(line)}"
 
 
-def _staging(order: JobRequest) -> Iterator[str]:
+def _staging_lines(order: JobRequest) -> Iterator[str]:
     """Yield lines that copy files to the node.
 
     A mark written after the last byte makes a copy valid; an interrupted copy is made again.
@@ -212,28 +212,29 @@ def _staging(order: JobRequest) -> Iterator[str]:
     yield "}"
     yield ': "${SLURM_TMPDIR:?is not set on this cluster: export it, with holdfast submit --setup}"'
     each = ""
-    if _count(order.options, "nodes") > 1:
+    if _option_count(order.options, "nodes") > 1:
         yield "export -f stage"
         each = 'srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" bash -c \'stage "$0"\' '
     for source in order.stage:
         yield f"{each or 'stage '}{shlex.quote(source.rstrip('/'))} || exit 1"
 
 
-def _torchrun(order: JobRequest) -> Iterator[str]:
+def _torchrun_lines(order: JobRequest) -> Iterator[str]:
     if _calls_torchrun(order):
-        why = f"Otherwise torchrun would die of {notice(order)}, and kill its processes after 30 s."
+        signal = notice_signal(order)
+        why = f"Otherwise torchrun would die of {signal}, and kill its processes after 30 s."
         yield f"# {why} Old versions of torch know neither."
-        handled = f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice(order)}"
+        handled = f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{notice_signal(order)}"
         yield f"export PET_SIGNALS_TO_HANDLE={handled} PET_SHUTDOWN_TIMEOUT={order.lead_s}"
 
 
-def _start(order: JobRequest) -> Iterator[str]:
+def _start_lines(order: JobRequest) -> Iterator[str]:
     supervisor = list(order.supervisor)
     if order.chain or any(option.name == "no-requeue" for option in order.options):
         supervisor.append("--no-requeue")
     if order.chain:
         supervisor.append("--chain")
-    directory, launcher, command = shlex.quote(order.directory), *_launched(order)
+    directory, launcher, command = shlex.quote(order.directory), *_launch_words(order)
     words = [shlex.quote(word) for word in command]
     if order.array:
         yield (
@@ -267,10 +268,10 @@ def _with_task(word: str) -> str:
     )
 
 
-def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
+def _launch_words(order: JobRequest) -> tuple[list[str], Sequence[str]]:
     """Return the shell words that start the command once per task, and the command."""
     program = os.path.basename(order.command[0]) if order.command else ""
-    if program in LAUNCHERS[:-1] or not several(order.options):
+    if program in LAUNCHERS[:-1] or not has_several_tasks(order.options):
         return [], order.command
     if program != "torchrun":  # since Slurm 22.05 srun does not inherit the number of CPUs
         cpus = any(option.name == "cpus-per-task" for option in order.options)
@@ -278,7 +279,7 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
             "srun",
             *(['--cpus-per-task="$SLURM_CPUS_PER_TASK"'] if cpus else []),
         ], order.command
-    if _count(order.options, "nodes") == 1 or any(
+    if _option_count(order.options, "nodes") == 1 or any(
         word.startswith(("--rdzv", "--master", "--nnodes")) for word in order.command
     ):
         return [], order.command
@@ -298,16 +299,16 @@ def _launched(order: JobRequest) -> tuple[list[str], Sequence[str]]:
 
 def _calls_torchrun(order: JobRequest) -> bool:
     """Whether the command starts torchrun, directly, through srun, or as a module."""
-    words = _program(order.command) or [""]  # "": each task has a command of its own
+    words = _without_launcher(order.command) or [""]  # "": each task has a command of its own
     return os.path.basename(words[0]) == "torchrun" or "torch.distributed.run" in words
 
 
-def several(options: Sequence[Option]) -> bool:
+def has_several_tasks(options: Sequence[Option]) -> bool:
     """Whether the job has more than one task."""
-    return any(_count(options, each) > 1 for each in ("ntasks", "ntasks-per-node", "nodes"))
+    return any(_option_count(options, each) > 1 for each in ("ntasks", "ntasks-per-node", "nodes"))
 
 
-def _count(options: Sequence[Option], name: str) -> int:
-    option = sbatch.last(options, name)
+def _option_count(options: Sequence[Option], name: str) -> int:
+    option = sbatch.last_option(options, name)
     number = ((option.value if option else None) or "1").split("-")[0]
     return int(number) if number.isdecimal() else 1

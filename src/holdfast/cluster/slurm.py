@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ..batch import sbatch
-from ..batch.sbatch_options import Local
+from ..batch.sbatch_options import LocalSbatch
 from ..errors import ClusterError
 from ..job import Job
-from .ask import CommandResult, agreed, ask, obeyed
+from .ask import CommandResult, require_success, run_command, run_successfully
 
 _SELF_LIMIT_S = 2.0  # to say its version; without a configuration it may look for one for a minute
 CONFIG = ("scontrol", "show", "config")
@@ -59,7 +59,7 @@ class JobStatus(NamedTuple):
     nodes: Mapping[str, str] = MappingProxyType({})
 
 
-def seen(job: Job) -> JobStatus | None:
+def job_status(job: Job) -> JobStatus | None:
     """Return Slurm's record of the job; None if Slurm does not know it.
 
     For a heterogeneous job this is the first record, the leader's. Each field is read only at its
@@ -68,10 +68,10 @@ def seen(job: Job) -> JobStatus | None:
     Raises:
         ClusterError: no answer, or one of unknown form; `Absent` and `Silent` where these apply.
     """
-    answer = ask(["scontrol", "show", "job", job.id])
+    answer = run_command(["scontrol", "show", "job", job.id])
     if answer.code and re.search("Invalid job id", answer.err + answer.out, re.IGNORECASE):
         return None
-    agreed(answer, f"scontrol show job {job.id}")
+    require_success(answer, f"scontrol show job {job.id}")
     record = answer.out.lstrip("\n").split("\n\n", maxsplit=1)[0]
     first, *lines = record.split("\n")
     found = {"JobName": first.partition(" JobName=")[2]}
@@ -85,7 +85,7 @@ def seen(job: Job) -> JobStatus | None:
     if not found.get("JobState", "").isupper() or not found.get("Restarts", "").isdecimal():
         raise ClusterError("scontrol show job answered something that is not about a job")
     preempt_s, start_s, end_s = (
-        _time(found.get(name)) for name in ("PreemptTime", "StartTime", "EndTime")
+        _parse_time(found.get(name)) for name in ("PreemptTime", "StartTime", "EndTime")
     )
     return JobStatus(
         found["JobState"],
@@ -113,7 +113,7 @@ def requeue(job: Job) -> None:
         ClusterError: Slurm refused. After `Absent` or `Silent` it is unknown whether the job was
             requeued.
     """
-    obeyed(["scontrol", "requeue", job.id])
+    run_successfully(["scontrol", "requeue", job.id])
 
 
 def exclude(job: Job, nodes: Iterable[str]) -> None:
@@ -122,7 +122,7 @@ def exclude(job: Job, nodes: Iterable[str]) -> None:
     Raises:
         ClusterError: Slurm refused, as it does while the job runs.
     """
-    obeyed(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={','.join(nodes)}"])
+    run_successfully(["scontrol", "update", f"JobId={job.id}", f"ExcNodeList={','.join(nodes)}"])
 
 
 class NodeFacts(NamedTuple):
@@ -139,7 +139,7 @@ class NodeFacts(NamedTuple):
         """Whether jobs can get it, now or later. Source: sinfo(1), NODE STATE CODES."""
         return self.state.startswith(_USABLE) and not self.state.endswith(("*", "$"))
 
-    def alike(self, other: NodeFacts, constraint: str | None) -> bool:
+    def is_equivalent(self, other: NodeFacts, constraint: str | None) -> bool:
         """Whether a job that runs on `other` can run here; `constraint`: its --constraint."""
         as_large = self.cpus >= other.cpus and self.memory_mib >= other.memory_mib
         return (
@@ -149,23 +149,23 @@ class NodeFacts(NamedTuple):
         )
 
 
-def nodes(partition: str) -> dict[str, NodeFacts]:
+def partition_nodes(partition: str) -> dict[str, NodeFacts]:
     """Return the nodes of a partition.
 
     Raises:
         ClusterError: Slurm does not tell.
     """
-    out = obeyed(
+    out = run_successfully(
         ["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G|%c|%m|%f"]
     ).out
     rows = [line.split("|", 5) for line in out.splitlines() if line.count("|") >= 5]
     return {
-        name: NodeFacts(state, gres, _leading(cpus), _leading(memory), features)
+        name: NodeFacts(state, gres, _leading_number(cpus), _leading_number(memory), features)
         for name, state, gres, cpus, memory, features in rows
     }
 
 
-def _leading(text: str) -> int:
+def _leading_number(text: str) -> int:
     """Return the number that a text begins with, such as "64+"; 0 if there is none."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else 0
@@ -177,7 +177,7 @@ def hostnames(text: str) -> list[str]:
     Raises:
         ClusterError: Slurm does not tell.
     """
-    return obeyed(["scontrol", "show", "hostnames", text]).out.split() if text else []
+    return run_successfully(["scontrol", "show", "hostnames", text]).out.split() if text else []
 
 
 def submit(arguments: Sequence[str], script: str = "") -> str:
@@ -188,23 +188,27 @@ def submit(arguments: Sequence[str], script: str = "") -> str:
     Raises:
         ClusterError: Slurm refused; the message quotes it.
     """
-    ours = {name: value for name, value in os.environ.items() if not _says_of_a_job(name)}
-    out = obeyed(["sbatch", "--parsable", *arguments], text=script, environment=ours).out
+    ours = {name: value for name, value in os.environ.items() if not _is_job_variable(name)}
+    out = run_successfully(["sbatch", "--parsable", *arguments], text=script, environment=ours).out
     number = out.strip().splitlines()[-1].split(";")[0] if out.strip() else ""  # id;cluster
     if not number.isdecimal():
         raise ClusterError(f"sbatch answered {out.strip()!r}, which is no job id")
     return number
 
 
-def local_sbatch() -> Local:
+def local_sbatch() -> LocalSbatch:
     """Return the version and help of this machine's sbatch;
     empty if there is none, or if it does not answer.
     """
     with suppress(ClusterError):
-        version = re.search(r"\d+\.\d+\S*", ask(["sbatch", "--version"], limit_s=_SELF_LIMIT_S).out)
+        version = re.search(
+            r"\d+\.\d+\S*", run_command(["sbatch", "--version"], limit_s=_SELF_LIMIT_S).out
+        )
         if version:
-            return Local(version[0], ask(["sbatch", "--help"], limit_s=_SELF_LIMIT_S).out)
-    return Local()
+            return LocalSbatch(
+                version[0], run_command(["sbatch", "--help"], limit_s=_SELF_LIMIT_S).out
+            )
+    return LocalSbatch()
 
 
 class Queued(NamedTuple):
@@ -219,14 +223,14 @@ class Queued(NamedTuple):
     script: str = ""  # the submitted script's path
 
 
-def queue() -> list[Queued]:
+def read_queue() -> list[Queued]:
     """Return this user's jobs that wait or run; each task of an array by itself.
 
     Raises:
         ClusterError: Slurm does not answer.
     """
     asked = "--format=%F|%K|%T|%r|%N|%e|%Z|%o"
-    out = obeyed(["squeue", "--noheader", "--array", f"--user={os.getuid()}", asked]).out
+    out = run_successfully(["squeue", "--noheader", "--array", f"--user={os.getuid()}", asked]).out
     rows = [line.split("|", 7) for line in out.splitlines() if line.count("|") >= 7]
     return [
         Queued(
@@ -235,7 +239,7 @@ def queue() -> list[Queued]:
             state,
             "" if why == "None" else why,
             nodes,
-            _time(end),
+            _parse_time(end),
             os.path.join(folder, script),
         )
         for job, task, state, why, nodes, end, folder, script in rows
@@ -248,7 +252,7 @@ def cancel(ids: Sequence[str]) -> None:
     Raises:
         ClusterError: Slurm refused; the message quotes it.
     """
-    obeyed(["scancel", *ids])
+    run_successfully(["scancel", *ids])
 
 
 def kills_its_step(command: Sequence[str], number: int) -> bool:
@@ -263,7 +267,7 @@ def signal_to_steps(job: Job, number: int) -> list[str]:
     return ["scancel", f"--signal={signal.Signals(number).name.removeprefix('SIG')}", job.id]
 
 
-def script_of(job: Job) -> tuple[str, ...]:
+def show_script_command(job: Job) -> tuple[str, ...]:
     """Return the command that prints the script that was submitted."""
     return ("scontrol", "write", "batch_script", job.id, "-")
 
@@ -274,7 +278,7 @@ def batch_script(job: Job) -> str:
     Raises:
         ClusterError: there is none, or we may not read it.
     """
-    return obeyed(script_of(job)).out
+    return run_successfully(show_script_command(job)).out
 
 
 def kill_wait_s() -> float:
@@ -283,10 +287,10 @@ def kill_wait_s() -> float:
     Raises:
         ClusterError: Slurm does not report it.
     """
-    return read_seconds("KillWait", obeyed(CONFIG).out)
+    return parse_setting_s("KillWait", run_successfully(CONFIG).out)
 
 
-def read_seconds(name: str, text: str) -> float:
+def parse_setting_s(name: str, text: str) -> float:
     """Return the number called `name` in the output of `scontrol show`.
 
     Raises:
@@ -298,32 +302,32 @@ def read_seconds(name: str, text: str) -> float:
     return float(found[1])
 
 
-def config() -> dict[str, str]:
+def read_config() -> dict[str, str]:
     """Return Slurm's settings, under its own names.
 
     Raises:
         ClusterError: Slurm does not report them.
     """
-    return dict(re.findall(r"^(\w+)\s*= ?(.*?)\s*$", obeyed(CONFIG).out, re.MULTILINE))
+    return dict(re.findall(r"^(\w+)\s*= ?(.*?)\s*$", run_successfully(CONFIG).out, re.MULTILINE))
 
 
-def partitions() -> dict[str, dict[str, str]]:
+def read_partitions() -> dict[str, dict[str, str]]:
     """Return the settings of each partition, under Slurm's own names.
 
     Raises:
         ClusterError: Slurm does not report them.
     """
-    records = obeyed(["scontrol", "show", "partition", "--all"]).out.split("\n\n")
+    records = run_successfully(["scontrol", "show", "partition", "--all"]).out.split("\n\n")
     found = [dict(re.findall(r"(\w+)=(\S*)", record)) for record in records]
     return {facts["PartitionName"]: facts for facts in found if "PartitionName" in facts}
 
 
-def left_of(job: Job) -> tuple[str, ...]:
-    """Return the command whose output `read_left` parses."""
+def time_left_command(job: Job) -> tuple[str, ...]:
+    """Return the command whose output `parse_time_left` parses."""
     return ("squeue", "--noheader", "--jobs", job.id, "--format", "%L")
 
 
-def read_left(answer: CommandResult) -> float:
+def parse_time_left(answer: CommandResult) -> float:
     """Return the seconds in the output of `squeue -o %L`: D-HH:MM:SS, MM:SS, UNLIMITED.
 
     Raises:
@@ -333,7 +337,7 @@ def read_left(answer: CommandResult) -> float:
     text = answer.out.strip()
     if text == "UNLIMITED":
         return float("inf")
-    left_s = sbatch.seconds(text) if ":" in text else None
+    left_s = sbatch.parse_time_span_s(text) if ":" in text else None
     if answer.code or left_s is None:
         raise ClusterError(
             f"squeue says of the time left: {text or answer.err.strip() or 'nothing'}"
@@ -341,12 +345,12 @@ def read_left(answer: CommandResult) -> float:
     return left_s
 
 
-def _says_of_a_job(name: str) -> bool:
+def _is_job_variable(name: str) -> bool:
     return (
         name.startswith(("SLURM_", "SLURMD_", "HOLDFAST_SUPERVISOR", "HOLDFAST_TASK"))
         and name != "SLURM_CONF"
     )
 
 
-def _time(text: str | None) -> float | None:
+def _parse_time(text: str | None) -> float | None:
     return float(text) if text and text.isdecimal() else None

@@ -16,17 +16,17 @@ VARIABLE = "HOLDFAST_TASK"  # in the environment of a task: the same
 LARGEST = 4_000_000  # slurm.conf(5): MaxArraySize is 4000001 at the most
 
 
-class Tasks(NamedTuple):
+class ArrayTasks(NamedTuple):
     """What `--array` asks for. Source: sbatch(1), --array."""
 
     numbers: Sequence[int]
     at_once: int | None = None  # the most that run at the same time
 
     def __str__(self) -> str:
-        return folded(self.numbers) + (f"%{self.at_once}" if self.at_once else "")
+        return format_tasks(self.numbers) + (f"%{self.at_once}" if self.at_once else "")
 
 
-def tasks(text: str, known: int | None = None) -> Tasks:
+def parse_tasks(text: str, known: int | None = None) -> ArrayTasks:
     """Return the tasks of `1-20%5`, `0-31:4`, `1,3,7-9`; `known`: there is a command for each of 1
     to `known`.
 
@@ -54,10 +54,10 @@ def tasks(text: str, known: int | None = None) -> Tasks:
         raise UsageError(
             f"--array {text}: there are commands 1 to {known}, and none has the number {beyond[0]}"
         )
-    return Tasks(sorted(numbers), int(most) if most else None)
+    return ArrayTasks(sorted(numbers), int(most) if most else None)
 
 
-def folded(numbers: Iterable[int]) -> str:
+def format_tasks(numbers: Iterable[int]) -> str:
     """Return the numbers as `--array` takes them: 1-3,7."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
@@ -68,7 +68,7 @@ def folded(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def _is_plain(line: str) -> bool:
+def _is_simple_command(line: str) -> bool:
     """Whether it is one simple command, without an operator of the shell and an open quote."""
     try:
         shlex.split(line)
@@ -88,7 +88,7 @@ def command_lines(text: str) -> list[str]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        if not _is_plain(line):
+        if not _is_simple_command(line):
             raise UsageError(
                 f"line {number}: `{line.strip()}` is not one plain command; write it into a script"
             )

@@ -14,8 +14,8 @@ from ..batch import sbatch
 from ..errors import ClusterError
 from ..job import Job
 from . import slurm
-from .ask import Absent, Asked, CommandResult
-from .job_leader import speaks
+from .ask import Absent, CommandResult, RunningCommand
+from .job_leader import is_job_leader
 
 # between two queries; random, so that 500 jobs that began together do not query together
 PAUSE_S = (60.0, 90.0)
@@ -35,8 +35,8 @@ class JobWatch:
 
     `end_s` is None if it is unknown or unlimited; a grace time is None if it is unknown.
 
-    The first value of the end comes from the environment. `look` is called at safe points; only
-    rank 0 queries.
+    The first value of the end comes from the environment. `poll_answers` is called at safe points;
+    only rank 0 queries.
     """
 
     def __init__(
@@ -50,29 +50,33 @@ class JobWatch:
         # of the notice that the script asks for, 0: none; None: not looked up
         self.lead_s: float | None = None
         self._script: Sequence[str] | None = None  # the query for it, until it is sent
-        self._asked: Asked | None = None
+        self._asked: RunningCommand | None = None
         self._questions: list[_Question] = []
-        if here is None or not speaks(here, environment):
+        if here is None or not is_job_leader(here, environment):
             return
-        self._script = slurm.script_of(here)
+        self._script = slurm.show_script_command(here)
         soon_s = (0.0, FIRST_S)
         if end:
-            self._ask(
-                slurm.left_of(here), self._take_end, soon_s if self.end_s is None else PAUSE_S
+            self._schedule_query(
+                slurm.time_left_command(here),
+                self._parse_end,
+                soon_s if self.end_s is None else PAUSE_S,
             )
-        self._ask(slurm.CONFIG, self._take_kill_wait, soon_s)
+        self._schedule_query(slurm.CONFIG, self._parse_kill_wait, soon_s)
         if partition := environment.get("SLURM_JOB_PARTITION"):
-            self._ask(("scontrol", "show", "partition", partition), self._take_grace, soon_s)
+            self._schedule_query(
+                ("scontrol", "show", "partition", partition), self._parse_grace, soon_s
+            )
 
-    def look(self) -> None:
+    def poll_answers(self) -> None:
         """Read the answers that have come, and send the queries that are due.
 
         A failed query is repeated a minute later.
         """
         while self._questions and (question := min(self._questions)).due_s <= time.monotonic():
             try:
-                self._asked = self._asked or Asked(question.command)
-                if (answer := self._asked.look()) is None:
+                self._asked = self._asked or RunningCommand(question.command)
+                if (answer := self._asked.poll_result()) is None:
                     return
                 over = question.take(answer)
             except ClusterError as error:
@@ -80,12 +84,12 @@ class JobWatch:
             self._asked = None
             self._questions.remove(question)
             if not over:
-                self._ask(question.command, question.take, PAUSE_S)
+                self._schedule_query(question.command, question.take, PAUSE_S)
 
-    def look_up_lead(self) -> None:
+    def query_lead(self) -> None:
         """Query once which notice the job's script asks for."""
         if self._script is not None:
-            self._ask(self._script, self._take_lead, (0.0, 0.0))
+            self._schedule_query(self._script, self._parse_lead, (0.0, 0.0))
             self._script = None
 
     def close(self) -> None:
@@ -93,7 +97,7 @@ class JobWatch:
         if self._asked is not None:
             self._asked.close()
 
-    def _ask(
+    def _schedule_query(
         self,
         command: Sequence[str],
         take: Callable[[CommandResult], bool],
@@ -101,20 +105,20 @@ class JobWatch:
     ) -> None:
         self._questions.append(_Question(time.monotonic() + DICE.uniform(*pause_s), command, take))
 
-    def _take_end(self, answer: CommandResult) -> bool:
-        left_s = slurm.read_left(answer)
+    def _parse_end(self, answer: CommandResult) -> bool:
+        left_s = slurm.parse_time_left(answer)
         self.end_s = None if left_s == float("inf") else time.time() + left_s
         return False
 
-    def _take_kill_wait(self, answer: CommandResult) -> bool:
-        self.kill_wait_s = slurm.read_seconds("KillWait", answer.out)
+    def _parse_kill_wait(self, answer: CommandResult) -> bool:
+        self.kill_wait_s = slurm.parse_setting_s("KillWait", answer.out)
         return True
 
-    def _take_lead(self, answer: CommandResult) -> bool:
-        signal = sbatch.signal(sbatch.directives(answer.out).options)
+    def _parse_lead(self, answer: CommandResult) -> bool:
+        signal = sbatch.requested_signal(sbatch.parse_directives(answer.out).options)
         self.lead_s = float(signal.lead_s) if signal is not None else 0.0
         return True
 
-    def _take_grace(self, answer: CommandResult) -> bool:
-        self.preempt_s = slurm.read_seconds("GraceTime", answer.out)
+    def _parse_grace(self, answer: CommandResult) -> bool:
+        self.preempt_s = slurm.parse_setting_s("GraceTime", answer.out)
         return True

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .. import owner, scan
-from ..mirror.folder import Folder
-from ..mirror.records import NO_MANIFEST, Claim, folder
-from ..mirror.remote import Remote
+from ..mirror.folder import FolderPlace
+from ..mirror.records import NO_MANIFEST, Claim, copy_folder
+from ..mirror.remote import RemoteRun
 from .files import FORGOTTEN_S
 from .stale_files import REMOVE, StaleFile
 
 
-def find(place: Path) -> list[StaleFile]:
+def find_incomplete_copies(place: Path) -> list[StaleFile]:
     """Return the incomplete copies in the mirror `place` that no process will complete."""
-    seen = Remote(Folder(place)).look()
+    seen = RemoteRun(FolderPlace(place)).read_state()
     gone = {claim.attempt for claim in seen.claims if _is_gone(claim)}
     halves = [
         StaleFile(
-            place / folder(rest.attempt, rest.name),
+            place / copy_folder(rest.attempt, rest.name),
             f"a copy that attempt {rest.attempt} did not complete",
             REMOVE,
         )

@@ -28,12 +28,12 @@ NAME = ".holdfast-doctor"
 FORGOTTEN_S = 3600.0  # the age at which the folder of a killed doctor is removed
 
 
-def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
+def check_file_system(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
     """Run all checks in a folder inside `directory`, and remove that folder.
 
     `needed_bytes`: the size of two checkpoints.
     """
-    yield _kind(directory)
+    yield _check_type(directory)
     place = directory / f"{NAME}-{os.getpid()}"
     try:
         for old in scan.glob(directory, f"{NAME}-*"):
@@ -51,14 +51,14 @@ def examine(directory: Path, needed_bytes: int = 0) -> Iterator[Check]:
         return
     try:
         for name, check in TRIALS.items():
-            yield _tried(name, check, place)
+            yield _run_check(name, check, place)
     finally:
         disk.remove_tree(place)
-    yield from _space(directory, needed_bytes)
-    yield from _quota()
+    yield from _check_space(directory, needed_bytes)
+    yield from _check_quota()
 
 
-def _tried(name: str, check: Callable[[Path], Check], place: Path) -> Check:
+def _run_check(name: str, check: Callable[[Path], Check], place: Path) -> Check:
     try:
         return check(place)
     except OSError as error:
@@ -70,7 +70,7 @@ def _tried(name: str, check: Callable[[Path], Check], place: Path) -> Check:
         )
 
 
-def _kind(directory: Path) -> Check:
+def _check_type(directory: Path) -> Check:
     """Check the file system's type: that of the last mount whose mount point is a parent."""
     own = os.path.realpath(directory)
     kind, point = "unknown", ""
@@ -93,7 +93,7 @@ def _kind(directory: Path) -> Check:
     return ok("file system", f"{kind}, mounted on {point}")
 
 
-def _durable(place: Path) -> Check:
+def _check_durability(place: Path) -> Check:
     began_s = time.monotonic()
     disk.write(place / "durable", [bytes(SIZE)])
     disk.sync_dir(place)
@@ -106,7 +106,7 @@ def _durable(place: Path) -> Check:
     )
 
 
-def _rename(place: Path) -> Check:
+def _check_rename(place: Path) -> Check:
     """Check that a rename which must replace nothing works: a commit is such a rename."""
     disk.make_dir(place / "a")
     disk.make_dir(place / "b")
@@ -122,7 +122,7 @@ def _rename(place: Path) -> Check:
     )
 
 
-def _links(place: Path) -> Check:
+def _check_links(place: Path) -> Check:
     disk.write(place / "one", [b"x"])
     try:
         disk.link(place / "one", place / "two")
@@ -132,7 +132,7 @@ def _links(place: Path) -> Check:
     return ok("hard links", "work")
 
 
-def _direct(place: Path) -> Check:
+def _check_direct_io(place: Path) -> Check:
     disk.write(place / "direct", [bytes(SIZE)])
     try:
         os.close(disk.open_plain(place / "direct", direct=True))
@@ -145,7 +145,7 @@ def _direct(place: Path) -> Check:
     return ok("O_DIRECT", "works")
 
 
-def _clock(place: Path) -> Check:
+def _check_clock(place: Path) -> Check:
     """Compare the clocks: a file server has its own."""
     before_s = time.time()
     disk.write(place / "clock", [b"x"])
@@ -160,15 +160,15 @@ def _clock(place: Path) -> Check:
 
 _MOUNTS = "/proc/self/mountinfo"
 TRIALS = {
-    "fsync": _durable,
-    "rename": _rename,
-    "hard links": _links,
-    "O_DIRECT": _direct,
-    "clock": _clock,
+    "fsync": _check_durability,
+    "rename": _check_rename,
+    "hard links": _check_links,
+    "O_DIRECT": _check_direct_io,
+    "clock": _check_clock,
 }
 
 
-def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
+def _check_space(directory: Path, needed_bytes: int) -> Iterator[Check]:
     facts = os.statvfs(directory)
     free, total = facts.f_bavail * facts.f_frsize, max(facts.f_blocks * facts.f_frsize, 1)
     what = f"{size(free)} free of {size(total)}"
@@ -186,7 +186,7 @@ def _space(directory: Path, needed_bytes: int) -> Iterator[Check]:
         )
 
 
-def _quota() -> Iterator[Check]:
+def _check_quota() -> Iterator[Check]:
     try:
         found = quotas()
     except ClusterError as error:

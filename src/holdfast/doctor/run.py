@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import journal, scan, young_daly
-from ..batch.script import Script, ScriptContext, read
+from ..batch.script import BatchScript, ScriptContext, parse_script
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import StoreError
@@ -20,12 +20,12 @@ from ..run.room import describe_purge
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..store.refusal import all_barred
-from ..young_daly import Chosen
+from ..young_daly import ChoiceWithInputs
 from .check import Check, ok, problem, warning
-from .scheduler import Settings
+from .scheduler import SlurmSettings
 
 
-def ageing(run: Path, days: float | None) -> Iterator[Check]:
+def check_purge(run: Path, days: float | None) -> Iterator[Check]:
     """Check which files of a run a site's purge will delete,
     if it deletes files after so many days.
     """
@@ -39,7 +39,7 @@ def ageing(run: Path, days: float | None) -> Iterator[Check]:
         yield warning("purge", what, todo)
 
 
-def rights(run: Path) -> Iterator[Check]:
+def check_rights(run: Path) -> Iterator[Check]:
     """Check that this user may move and remove all that a start and a prune have to, including
     files of other users.
     """
@@ -52,9 +52,9 @@ class RunFacts(NamedTuple):
 
     directory: Path  # as the user named it
     run: Path  # contains its checkpoints
-    script: Script | None  # the batch script, if holdfast submit has kept one
+    script: BatchScript | None  # the batch script, if holdfast submit has kept one
     save_s: float | None
-    chosen: Chosen | None = None  # the interval that Auto() chose last
+    chosen: ChoiceWithInputs | None = None  # the interval that Auto() chose last
 
     @property
     def partition(self) -> str | None:
@@ -70,10 +70,10 @@ class RunFacts(NamedTuple):
             return 0
 
 
-def know(directory: Path, save_s: float | None) -> RunFacts:
+def read_run_facts(directory: Path, save_s: float | None) -> RunFacts:
     """Read the batch script and where the run is."""
     try:
-        script = read(
+        script = parse_script(
             (job_leader.script_of(directory) or directory).read_text(
                 encoding="utf-8", errors="replace"
             ),
@@ -81,7 +81,7 @@ def know(directory: Path, save_s: float | None) -> RunFacts:
         )
     except OSError:
         script = None
-    run = job_leader.run_of(directory) or directory
+    run = job_leader.reported_run_path(directory) or directory
     return RunFacts(
         directory,
         run,
@@ -91,9 +91,9 @@ def know(directory: Path, save_s: float | None) -> RunFacts:
     )
 
 
-def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
+def check_run(known: RunFacts, settings: SlurmSettings | None) -> Iterator[Check]:
     """Check its checkpoints, and the duration of its saves against the time left for them."""
-    yield from _checkpoints(known)
+    yield from _check_checkpoints(known)
     held = next(
         (place for place in (known.directory, known.run) if scan.exists(place / HOLD)), None
     )
@@ -107,7 +107,7 @@ def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
         )
         return
     if known.chosen is not None:
-        yield ok("interval", young_daly.explain(known.chosen))
+        yield ok("interval", young_daly.explain_choice(known.chosen))
     took = f"your save takes {duration(known.save_s)}"
     yield ok("saves", took)
     need_s = needed_s(known.save_s)
@@ -129,7 +129,7 @@ def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
             yield ok("grace", f"{grace}: enough for a save")
 
 
-def _checkpoints(known: RunFacts) -> Iterator[Check]:
+def _check_checkpoints(known: RunFacts) -> Iterator[Check]:
     aside = scan.glob(known.run / "quarantine", "step-*")
     if aside:
         yield warning(

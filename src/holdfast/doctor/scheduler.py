@@ -16,7 +16,7 @@ from .check import Check, ok, problem, warning
 SHORT_S = 30
 
 
-class Settings(NamedTuple):
+class SlurmSettings(NamedTuple):
     """Slurm's settings for itself and for one partition."""
 
     whole: Mapping[str, str]
@@ -44,7 +44,7 @@ class Settings(NamedTuple):
         return self.kill_wait_s + (float(self.partition.get("GraceTime", "0")) if told else 0.0)
 
 
-def settings(partition: str | None) -> Settings | None:
+def read_settings(partition: str | None) -> SlurmSettings | None:
     """Return the settings of the cluster and of that partition, else of the default one; None
     without Slurm.
 
@@ -53,21 +53,21 @@ def settings(partition: str | None) -> Settings | None:
     """
     if shutil.which("scontrol") is None:
         return None
-    found = slurm.partitions()
+    found = slurm.read_partitions()
     if partition is not None and partition not in found:
         raise ClusterError(
             f"there is no partition {partition}; there are {', '.join(sorted(found))}"
         )
     default = next((name for name, facts in found.items() if facts.get("Default") == "YES"), "")
-    return Settings(slurm.config(), found.get(partition or default, {}))
+    return SlurmSettings(slurm.read_config(), found.get(partition or default, {}))
 
 
-def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
+def check_scheduler(partition: str | None) -> tuple[list[Check], SlurmSettings | None]:
     """Check whether Slurm answers and how it is configured;
     return also its settings, if it has answered.
     """
     try:
-        found = settings(partition)
+        found = read_settings(partition)
     except ClusterError as error:
         # Slurm's commands are installed, and know of no cluster
         if "configuration source" in str(error):
@@ -84,14 +84,14 @@ def examine(partition: str | None) -> tuple[list[Check], Settings | None]:
         ], None
     if found is not None:
         answers = ok("scheduler", f"Slurm {found.whole.get('SLURM_VERSION', '')} answers")
-        return [answers, *_behaviour(found)], found
+        return [answers, *_check_behaviour(found)], found
     if (here := job()) is None:
         return [ok("scheduler", "none here: no scontrol on PATH")], None
     todo = "a container? start it with holdfast run outside of it, which requeues"
     return [warning("scheduler", f"a {here.scheduler} job, and no scontrol on PATH", todo)], None
 
 
-def _behaviour(found: Settings) -> Iterator[Check]:
+def _check_behaviour(found: SlurmSettings) -> Iterator[Check]:
     name = found.partition.get("PartitionName", "?")
     killed = f"{found.kill_wait_s:.0f} s from SIGTERM to SIGKILL"
     if found.kill_wait_s < SHORT_S:

@@ -47,18 +47,18 @@ class StaleFile(NamedTuple):
     stops: bool = False  # every start is refused until it is repaired
 
 
-def find(root: Path) -> list[StaleFile]:
+def find_stale_files(root: Path) -> list[StaleFile]:
     """Return the problems of the run at `root`,
     where no attempt may be alive; unreadable files included.
     """
     index = CheckpointIndex(root)
     return [
         *_run_file(index),
-        *_rooms(root),
-        *_drafts(root),
-        *_no_checkpoints(root),
+        *_attempt_leftovers(root),
+        *_unfinished_drafts(root),
+        *_blocking_paths(root),
         *_quarantined(root),
-        *_links(index),
+        *_broken_links(index),
     ]
 
 
@@ -67,17 +67,18 @@ def _run_file(index: CheckpointIndex) -> Iterator[StaleFile]:
     try:
         read_run(index.root)
     except Damaged:
-        todo = f"`{_move(path, path.with_name('run.json.odd'))}`; the next start writes it again"
+        move = _move_command(path, path.with_name("run.json.odd"))
+        todo = f"`{move}`; the next start writes it again"
         yield StaleFile(path, "is not what Holdfast wrote, and no start goes on", todo, stops=True)
     except OSError as error:
-        yield _unknown(path, error)
+        yield _unreadable_file(path, error)
     if not scan.lexists(path) and index.run() is not None:
         yield StaleFile(
             path, "is gone", "the next start writes it again, from the newest checkpoint"
         )
 
 
-def _rooms(root: Path) -> Iterator[StaleFile]:
+def _attempt_leftovers(root: Path) -> Iterator[StaleFile]:
     for number in scan.names(root / "attempts"):
         room = root / "attempts" / number
         for child in scan.names(room) if number.isdecimal() and not scan.is_symlink(room) else ():
@@ -90,7 +91,7 @@ def _rooms(root: Path) -> Iterator[StaleFile]:
                 )
 
 
-def _drafts(root: Path) -> Iterator[StaleFile]:
+def _unfinished_drafts(root: Path) -> Iterator[StaleFile]:
     for path in claiming.stale_claims(root):
         yield StaleFile(path, "the draft of a start that was killed", STARTS)
     for pattern, what in (
@@ -106,7 +107,7 @@ def _drafts(root: Path) -> Iterator[StaleFile]:
             yield StaleFile(path, "a file that its writer, which is gone, did not complete", REMOVE)
 
 
-def _no_checkpoints(root: Path) -> Iterator[StaleFile]:
+def _blocking_paths(root: Path) -> Iterator[StaleFile]:
     """Yield paths that have a checkpoint's name but can never be read as one:
     each would block its step.
     """
@@ -120,7 +121,7 @@ def _no_checkpoints(root: Path) -> Iterator[StaleFile]:
             yield StaleFile(path, f"its manifest is damaged: {error}", DAMAGED)
             continue
         except (StoreError, OSError) as error:
-            yield _unknown(path, error)
+            yield _unreadable_file(path, error)
             continue
         if is_link:
             yield StaleFile(path, f"is a link to {os.readlink(path)}, which is gone", SAVES)
@@ -130,7 +131,7 @@ def _no_checkpoints(root: Path) -> Iterator[StaleFile]:
             yield StaleFile(path, why, DAMAGED)
 
 
-def _unknown(path: Path, error: Exception) -> StaleFile:
+def _unreadable_file(path: Path, error: Exception) -> StaleFile:
     return StaleFile(path, f"cannot be read now: {error}", LATER)
 
 
@@ -162,21 +163,21 @@ def _quarantined(root: Path) -> Iterator[StaleFile]:
         if named is None or named[2] not in DAMAGE or named[1] in taken or scan.is_symlink(path):
             continue
         try:
-            is_back = _is_present(root, path, named[1], logs) and _is_whole(path)
+            is_back = _is_in_lineage(root, path, named[1], logs) and _is_whole(path)
         except (StoreError, OSError) as error:
-            yield _unknown(path, error)
+            yield _unreadable_file(path, error)
             continue
         if is_back:
-            move = _move(path, root / "checkpoints" / named[1])
+            move = _move_command(path, root / "checkpoints" / named[1])
             todo = f"if `holdfast verify {shlex.quote(str(path))}` finds every byte right: `{move}`"
             yield StaleFile(path, "lacks no file, and the run has not gone on without it", todo)
 
 
-def _move(path: Path, to: Path) -> str:
+def _move_command(path: Path, to: Path) -> str:
     return shlex.join(["mv", str(path), str(to)])
 
 
-def _is_present(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
+def _is_in_lineage(root: Path, path: Path, name: str, logs: Sequence[Log]) -> bool:
     """Whether that checkpoint is in the run's lineage:
     no later attempt resumed from an earlier place.
     """
@@ -199,7 +200,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _links(index: CheckpointIndex) -> Iterator[StaleFile]:
+def _broken_links(index: CheckpointIndex) -> Iterator[StaleFile]:
     for link, find_it in (("latest", index.latest), ("best", lambda: index.best(None))):
         path = index.root / "checkpoints" / link
         leads = os.readlink(path) if scan.is_symlink(path) else None

@@ -12,14 +12,14 @@ from .check import Check, ok, warning
 OWN = ("msgspec", "xxhash", "click", "rich")
 
 
-def examine() -> Iterator[Check]:
+def check_versions() -> Iterator[Check]:
     """Check the versions; import nothing."""
     yield ok(
         "versions",
         f"holdfast {metadata.version('holdfast')}, Python {platform.python_version()}, "
         f"{platform.system()} {platform.release()}",
     )
-    for name, lowest in _needed().items():
+    for name, lowest in _required_versions().items():
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -32,7 +32,7 @@ def examine() -> Iterator[Check]:
             yield ok(name, version)
 
 
-def _needed() -> dict[str, str]:
+def _required_versions() -> dict[str, str]:
     """Return the lowest versions of extras and frameworks that the package requires."""
     found = {}
     for line in metadata.requires("holdfast") or []:

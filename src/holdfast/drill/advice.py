@@ -18,7 +18,7 @@ _SHOWN = 6  # variables that are described one by one
 
 
 class AdviceLine(NamedTuple):
-    """What to write, for people, and as changes that a program can make."""
+    """What to write in the script: as text for people, and as fixes that a program can apply."""
 
     text: str
     fixes: tuple[Fix, ...] = ()
@@ -63,14 +63,14 @@ def is_meter(suspect: Suspect) -> bool:
     return any(part in words for part in METERS)
 
 
-def ranked(
+def rank_suspects(
     found: Iterable[Suspect], variables: Collection[str], *, data: bool, options: bool
 ) -> list[Suspect]:
-    """Return the suspects, the most likely first.
+    """Return the suspects, the most likely cause first.
 
-    If the data differs, that is what decides on it; if an optimizer's options differ, what sets
-    them. A variable that had not changed yet at the resume comes last, unless other attributes of
-    its object had.
+    If the data differs, variables that decide on the data come first; if an optimizer's options
+    differ, those that set them. A variable that had not changed yet at the resume comes last,
+    unless other attributes of its object had.
     """
     kept = list(found)
     changed = {each.owner for each in kept if not each.unchanged_at_start} - {""}
@@ -88,14 +88,14 @@ def ranked(
     return sorted((each for each in named if not each.name.startswith(whole)), key=rank)
 
 
-def text(found: Sequence[Suspect]) -> str:
+def describe_suspects(found: Sequence[Suspect]) -> str:
     """Return which variables were not restored."""
     shown = ", ".join(_changed(each) for each in found[:_SHOWN])
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"the resume did not bring back {shown}{more}"
 
 
-def lines(
+def advice_lines(
     found: Sequence[Suspect],
     variables: Collection[str],
     state: Collection[str] = (),
@@ -110,12 +110,12 @@ def lines(
     for suspect in found:
         groups.setdefault(_LINES[kind_of(suspect, variables)], []).append(suspect)
     if len(groups) > 1:  # what a library caches is of the least use, and has no line that is typed
-        groups.pop(_inside, None)
-    return [_reachable(line(each, state), each, entered) for line, each in groups.items()]
+        groups.pop(_inside_line, None)
+    return [_add_scope_hint(line(each, state), each, entered) for line, each in groups.items()]
 
 
-def _reachable(line: AdviceLine, found: Sequence[Suspect], entered: str | None) -> AdviceLine:
-    """Return the line with what to do about names that the place of Run does not have."""
+def _add_scope_hint(line: AdviceLine, found: Sequence[Suspect], entered: str | None) -> AdviceLine:
+    """Return the line, with advice about names that do not exist where the script makes its Run."""
     tracks = any(fix.kind in ("track", "fields") for fix in line.fixes)
     places = dict.fromkeys((function_of(each.path), each.root) for each in found)
     away = [(function, name) for function, name in places if function not in ("", entered)]
@@ -142,25 +142,32 @@ def _changed(suspect: Suspect) -> str:
     return f"{suspect.name} (it was {suspect.was.removeprefix('=')}, and began as {now})"
 
 
-def _track(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
+def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
     whole: dict[str, Fix] = {}
     fields: dict[str, list[str]] = {}
     for suspect in found:
-        owner = _expression(suspect.owner)
-        row = _expression(suspect.owner).rpartition("[")[0] if suspect.about.renewed else ""
+        owner = _name_as_code(suspect.owner)
+        row = _name_as_code(suspect.owner).rpartition("[")[0] if suspect.about.renewed else ""
         if "." in row:  # the list is kept, since its members are other objects by now
             holder, _, name = row.rpartition(".")
             fields.setdefault(holder, []).append(name)
         elif suspect.about.kind not in ("generator", "stateful") and owner and not row:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
-            name = _expression(suspect.root if "[" in suspect.name else suspect.name)
-            word = _free(_word(name), state)
+            name = _name_as_code(suspect.root if "[" in suspect.name else suspect.name)
+            word = _free_word(_tracking_name(name), state)
             whole[word] = Fix("track", (name,), word=word)
     taken = {*whole, *state, *(each.about.owner_tracked for each in found)}
     fixes = [*whole.values()]
     for owner, names in fields.items():
-        fixes.append(Fix("fields", tuple(dict.fromkeys(names)), owner, _free(_word(owner), taken)))
+        fixes.append(
+            Fix(
+                "fields",
+                tuple(dict.fromkeys(names)),
+                owner,
+                _free_word(_tracking_name(owner), taken),
+            )
+        )
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
     return AdviceLine(
@@ -174,12 +181,15 @@ def _arguments(fixes: Sequence[Fix]) -> list[str]:
     """
     alike: dict[tuple[str, ...], list[Fix]] = {}
     for fix in fixes:
-        row, index, rest = _member(fix)
+        row, index, rest = _split_member(fix)
         alike.setdefault((row, rest, *fix.names) if index else (fix.word,), []).append(fix)
-    return [_of_members(each) if len(each) > 1 else keyword(each[0]) for each in alike.values()]
+    return [
+        _members_argument(each) if len(each) > 1 else tracking_argument(each[0])
+        for each in alike.values()
+    ]
 
 
-def _member(fix: Fix) -> tuple[str, str, str]:
+def _split_member(fix: Fix) -> tuple[str, str, str]:
     """Return the list, the index and the rest of the owner's name:
     `envs`, `[0]`, `.env`; without a list no index.
     """
@@ -187,13 +197,13 @@ def _member(fix: Fix) -> tuple[str, str, str]:
     return (fix.owner, "", "") if found is None else (found["row"], found["index"], found["rest"])
 
 
-def _of_members(fixes: Sequence[Fix]) -> str:
-    row, _, rest = _member(fixes[0])
+def _members_argument(fixes: Sequence[Fix]) -> str:
+    row, _, rest = _split_member(fixes[0])
     quoted = '", "'.join(fixes[0].names)
-    return f'{_word(row + rest)}_each=[Fields(each{rest}, "{quoted}") for each in {row}]'
+    return f'{_tracking_name(row + rest)}_each=[Fields(each{rest}, "{quoted}") for each in {row}]'
 
 
-def keyword(fix: Fix) -> str:
+def tracking_argument(fix: Fix) -> str:
     """Return the argument of dict() that tracks it: `ema=ema`, `env=Fields(env, "state")`."""
     if fix.kind == "track":
         return f"{fix.word}={fix.names[0]}"
@@ -201,11 +211,11 @@ def keyword(fix: Fix) -> str:
     return f'{fix.word}=Fields({fix.owner}, "{quoted}")'
 
 
-def _free(word: str, taken: Collection[str]) -> str:
+def _free_word(word: str, taken: Collection[str]) -> str:
     return f"{word}_more" if word in taken else word
 
 
-def _expression(name: str) -> str:
+def _name_as_code(name: str) -> str:
     """Return the name as code. For a loader without a name in the script,
     this is the part after it.
     """
@@ -214,13 +224,13 @@ def _expression(name: str) -> str:
     return name.rpartition("'")[2].lstrip(".").partition(".")[0] or "dataset"
 
 
-def _word(expression: str) -> str:
+def _tracking_name(expression: str) -> str:
     """Return a name under which to track it."""
     word = "".join(letter if letter.isalnum() else "_" for letter in expression).strip("_")
     return word if word.isidentifier() and not iskeyword(word) else f"_{word}"
 
 
-def _rebound(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+def _rebound_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     names = ", ".join(each.name for each in found)
     first = found[0].name
     return AdviceLine(
@@ -233,7 +243,7 @@ def _rebound(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     )
 
 
-def _trained(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+def _trained_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     owner = found[0].owner
     return AdviceLine(
         "Which parameters are trained is not saved. "
@@ -242,7 +252,7 @@ def _trained(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     )
 
 
-def _inside(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+def _inside_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     holders = ", ".join(dict.fromkeys(each.owner.partition("._")[0] for each in found))
     return AdviceLine(
         f"{holders} keeps that inside, where no line of yours can put it back. "
@@ -252,7 +262,7 @@ def _inside(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     )
 
 
-def _immutable(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+def _immutable_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     root = found[0].root
     return AdviceLine(
         f"{root} cannot be changed in place, and the loop's name "
@@ -266,8 +276,8 @@ def _immutable(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     )
 
 
-def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
-    names = _in_vars(found)
+def _own_vars_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+    names = _vars_code(found)
     return AdviceLine(
         f"{names} is kept, but the loop uses a variable of its own: "
         f"write {names} wherever it says {found[0].name}",
@@ -275,9 +285,9 @@ def _own_vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     )
 
 
-def _vars(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
+def _vars_line(found: Sequence[Suspect], _: Collection[str]) -> AdviceLine:
     first = ", ".join(f"{each.name}=..." for each in found)
-    names = _in_vars(found)
+    names = _vars_code(found)
     return AdviceLine(
         "Keep what the loop changes in run.vars: Run(..., "
         f"vars=dict({first})), and {names} wherever the loop says "
@@ -302,23 +312,23 @@ def _kept(found: Sequence[Suspect]) -> tuple[Fix, ...]:
     )
 
 
-def _in_vars(found: Sequence[Suspect]) -> str:
+def _vars_code(found: Sequence[Suspect]) -> str:
     return ", ".join(f"run.vars.{each.name}" for each in found)
 
 
 _LINES = {  # the line for each kind of variable, the most likely kind first
-    "scheduler": _track,
-    "scaler": _track,
-    "optimizer": _track,
-    "EMA": _track,
-    "generator": _track,
-    "rebound": _rebound,
-    "object": _track,
-    "frozen parameters": _trained,
-    "attributes": _track,
-    "immutable": _immutable,
-    "container": _track,
-    "run.vars unused": _own_vars,
-    "variable": _vars,
-    "inside": _inside,
+    "scheduler": _track_line,
+    "scaler": _track_line,
+    "optimizer": _track_line,
+    "EMA": _track_line,
+    "generator": _track_line,
+    "rebound": _rebound_line,
+    "object": _track_line,
+    "frozen parameters": _trained_line,
+    "attributes": _track_line,
+    "immutable": _immutable_line,
+    "container": _track_line,
+    "run.vars unused": _own_vars_line,
+    "variable": _vars_line,
+    "inside": _inside_line,
 }

@@ -9,32 +9,34 @@ from collections.abc import Collection, Iterable
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
-from .kill import ChildExit, Fired, Follow, exits_of
-from .places import LAST, Course
-from .plan import RANK, DrillOptions, Kill, RunPace, plan
+from .kill import ChildExit, DeliveredKill, JournalFollower, exit_codes_of_signal
+from .places import LAST, SafePointSequence
+from .plan import RANK, DrillOptions, Kill, RunPace, plan_kills
 
 
-class Schedule:
-    """The kills of a drill:
-    as many distinct resume points as kills were requested, or as the script has.
+class KillSchedule:
+    """Chooses the next kill of a drill, until as many distinct places are proven as kills
+    were requested.
     """
 
-    def __init__(self, course: Course, pace: RunPace, options: DrillOptions) -> None:
+    def __init__(self, course: SafePointSequence, pace: RunPace, options: DrillOptions) -> None:
         self.course, self.pace, self._options = course, pace, options
         self.wanted = min(options.kills, len(course.places))
-        self.queue = plan(pace, course, course.choose(self.wanted, options.seed), options)
+        self.queue = plan_kills(
+            pace, course, course.choose_targets(self.wanted, options.seed), options
+        )
         self._ahead: list[Kill] = []
         self._without: set[SafePoint] = set()  # places that the script cannot be resumed from
         self._were_due: set[str] = set()
         self.due: list[str] = []  # kinds of damage to be done next
 
-    def begin(
+    def targets_of_next_start(
         self, resumes_at: SafePoint, proven: Collection[SafePoint]
     ) -> tuple[settings.DrillTarget, ...]:
-        """Return what the next start must do. `resumes_at`: where it will resume, as far as that is
-        known.
+        """Return the drill targets of the next start. `resumes_at`: where it will resume, as far as
+        that is known.
 
-        If too few places lie ahead because kills led elsewhere, further ones are chosen.
+        If too few targets lie ahead because kills led elsewhere, more are chosen.
         """
         known = {*proven, resumes_at}.intersection(self.course.places)
         missing = self.wanted - len(known)
@@ -46,10 +48,10 @@ class Schedule:
         ]
         if len(ahead) < missing:
             taken = {*done, *(kill.target.place for kill in ahead)}
-            targets = self.course.more(
+            targets = self.course.choose_more_targets(
                 missing - len(ahead), taken, resumes_at, self._options.seed + len(self.queue)
             )
-            more = plan(
+            more = plan_kills(
                 self.pace,
                 self.course,
                 targets,
@@ -61,7 +63,7 @@ class Schedule:
         self._ahead = ahead if missing > 0 else []
         return tuple(kill.aim for kill in self._ahead)
 
-    def __call__(self, view: Follow) -> Kill | None:
+    def __call__(self, view: JournalFollower) -> Kill | None:
         """Return the kill for the attempt in `view`; the run chooses its aim by the same rule."""
         came = view.restored
         return (
@@ -70,17 +72,19 @@ class Schedule:
             else next((kill for kill in self._ahead if _is_ahead(kill, came)), None)
         )
 
-    def pass_over_last_batches(self) -> None:
-        """Do not resume the run after an epoch's last batch again: it would resume from the
+    def avoid_last_batches(self) -> None:
+        """Choose no more targets after an epoch's last batch: the run would resume from the
         checkpoint before.
         """
         self._without.update(
-            place for place in self.course.places if self.course.kind(place) == LAST
+            place for place in self.course.places if self.course.kind_of_place(place) == LAST
         )
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
-    def fired(self, strikes: Iterable[Fired]) -> None:
-        """Note the delivered kills: the damage planned for each of them becomes due, once."""
+    def note_delivered(self, strikes: Iterable[DeliveredKill]) -> None:
+        """Note the delivered kills. The damage that is planned for each of them becomes due,
+        once.
+        """
         due = [
             strike.damage
             for strike in strikes
@@ -94,7 +98,7 @@ def _is_ahead(kill: Kill, resumes_at: SafePoint) -> bool:
     return kill.target.place.order > resumes_at.order
 
 
-def move(ended: ChildExit, log: Log | None) -> str:
+def classify_end(ended: ChildExit, log: Log | None) -> str:
     """Return what the end of an attempt means: "finished", "again" or "failed".
 
     The journal's last event decides where a launcher changes exit codes.
@@ -111,6 +115,6 @@ def move(ended: ChildExit, log: Log | None) -> str:
     # after the loss of a rank, the exit codes of the launcher and of the other ranks vary
     return (
         "again"
-        if ended.fired.signal == RANK or ended.exit in exits_of(ended.fired.signal)
+        if ended.fired.signal == RANK or ended.exit in exit_codes_of_signal(ended.fired.signal)
         else "failed"
     )

@@ -10,21 +10,21 @@ from itertools import pairwise
 from ..errors import ChildError
 from ..journal import Event, Log
 from .evidence import SafePoint
-from .kill import Fired
+from .kill import DeliveredKill
 from .report import DrillAttempt
 from .safepoint import place_of
 
 MOST_IDLE = 3  # attempts in a row without progress, none of them interrupted
 
 
-def attempts_of(logs: Sequence[Log], strikes: Mapping[int, Fired]) -> list[DrillAttempt]:
+def attempts_of(logs: Sequence[Log], strikes: Mapping[int, DeliveredKill]) -> list[DrillAttempt]:
     """Return the attempts of one start;
     a launcher may begin another itself after it has lost a rank.
     """
     return [_attempt(log, strikes.get(log.attempt)) for log in logs]
 
 
-def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
+def _attempt(log: Log, strike: DeliveredKill | None) -> DrillAttempt:
     restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
     places = [
@@ -50,7 +50,9 @@ def _attempt(log: Log, strike: Fired | None) -> DrillAttempt:
     )
 
 
-def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> list[SafePoint]:
+def proven_places(
+    attempts: Sequence[DrillAttempt], places: Collection[SafePoint]
+) -> list[SafePoint]:
     """Return the distinct places from which an attempt resumed after a kill, and beyond which it
     ran.
 
@@ -73,10 +75,10 @@ def prove(attempts: Sequence[DrillAttempt], places: Collection[SafePoint]) -> li
 
 
 def require_progress(attempts: Sequence[DrillAttempt]) -> None:
-    """Require that one of the last attempts made progress.
+    """Require progress in one of the last attempts.
 
     Raises:
-        ChildError: several attempts in a row made no progress, although none was interrupted.
+        ChildError: several attempts in a row made none, although none was interrupted.
     """
     idle = [
         each.signal is None and each.reached <= each.restored_step for each in attempts[-MOST_IDLE:]
@@ -89,7 +91,7 @@ def require_progress(attempts: Sequence[DrillAttempt]) -> None:
         )
 
 
-def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
+def undetected_damage(attempts: Sequence[DrillAttempt]) -> str | None:
     """Return damage that the next attempt did not detect; None if there is none."""
     for before, after in pairwise(attempts):
         if before.damage and before.damage.partition(":")[0] not in after.quarantined:
@@ -97,7 +99,7 @@ def unseen_damage(attempts: Sequence[DrillAttempt]) -> str | None:
     return None
 
 
-def described(attempt: DrillAttempt) -> str:
+def describe_attempt(attempt: DrillAttempt) -> str:
     """Return a description of the attempt, on one line."""
     came = (
         f"resumed at {SafePoint(attempt.restored_step, attempt.restored_phase)}"

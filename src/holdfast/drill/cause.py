@@ -14,11 +14,18 @@ from typing import Any, NamedTuple
 from ..run.tracked import RESERVED
 from . import advice
 from .advice import AdviceLine
-from .compare import MetricDifference, Parting
-from .evidence import Trace
+from .compare import MetricDifference, StateDifference
+from .evidence import RunTrace
 from .report import Fix
 from .safepoint import SafePoint
-from .suspects import VARS, Suspect, other_batch, shifted, spelled, suspects
+from .suspects import (
+    VARS,
+    Suspect,
+    consumed_other_batch,
+    find_suspects,
+    restarted_counters,
+    script_name,
+)
 
 RNG = f"{RESERVED}/rng/"
 OWN_TREE = f"tree:{RESERVED}"
@@ -96,7 +103,7 @@ class CauseFacts(NamedTuple):
         return bool(self.metrics) and (self.metrics_first or set(self.leaves) == {OWN_TREE})
 
 
-class Cause(NamedTuple):
+class DivergenceCause(NamedTuple):
     """Why a run differs. `lines` are what to write against it."""
 
     name: str
@@ -105,19 +112,19 @@ class Cause(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """All of it as one text."""
+        """The advice of all lines as one text."""
         return ". ".join(filter(None, [self.text, "; ".join(line.text for line in self.lines)]))
 
-    def also(self, other: Cause) -> Cause:
+    def combined_with(self, other: DivergenceCause) -> DivergenceCause:
         """Return this cause with another one that the evidence fits, too."""
-        return Cause(
+        return DivergenceCause(
             self.name,
             f"{self.text}. Also ({other.name}): {other.text}",
             (*self.lines, *other.lines),
         )
 
 
-POSITION = Cause(
+POSITION = DivergenceCause(
     "position",
     "the data went on from another place, "
     "and no loader goes through run.batches: iterate `for batch in "
@@ -127,7 +134,7 @@ POSITION = Cause(
 )
 
 
-UNSEEN = Cause(
+UNSEEN = DivergenceCause(
     "unseen",
     "the state, the batch and every variable that the drill "
     "can read were equal, and the step's result was not: "
@@ -139,11 +146,11 @@ UNSEEN = Cause(
 )
 
 
-def gather(
-    reference: Trace,
-    other: Trace,
+def gather_facts(
+    reference: RunTrace,
+    other: RunTrace,
     where: tuple[SafePoint, int],
-    parted: Parting | None = None,
+    parted: StateDifference | None = None,
     metrics: Sequence[MetricDifference] = (),
 ) -> CauseFacts:
     """Return the facts that lead to the cause, from a comparison with the reference run.
@@ -158,7 +165,7 @@ def gather(
         (each["kind"], each.get("name", ""), each.get("what", ""))
         for each in (*other.told, *reference.told)
     ]
-    shown = reference.sights.at(place)
+    shown = reference.sights.record_at(place)
     return CauseFacts(
         leaves=parted.leaves if parted is not None else (),
         all_leaves=tuple(reference.states[0].leaves) if reference.states else (),
@@ -171,10 +178,10 @@ def gather(
         loaders=reference.loaders,
         suspects=[]
         if reference.second is None
-        else suspects(reference.sights, reference.second, other.sights, attempt, place),
+        else find_suspects(reference.sights, reference.second, other.sights, attempt, place),
         variables=_variables(reference),
-        counting=tuple(shifted(reference.sights, other.sights, attempt, place)),
-        other_batch=other_batch(reference.sights, other.sights, attempt, place),
+        counting=tuple(restarted_counters(reference.sights, other.sights, attempt, place)),
+        other_batch=consumed_other_batch(reference.sights, other.sights, attempt, place),
         idle_step=_is_idle(reference, other, place, attempt),
         told=tuple(dict.fromkeys(told)),
         iterators=_iterators(reference),
@@ -186,7 +193,7 @@ def gather(
     )
 
 
-def _variables(reference: Trace) -> frozenset[str]:
+def _variables(reference: RunTrace) -> frozenset[str]:
     return frozenset(
         path.removeprefix(VARS)
         for sight in reference.sights.all
@@ -195,26 +202,26 @@ def _variables(reference: Trace) -> frozenset[str]:
     )
 
 
-def _iterators(reference: Trace) -> tuple[str, ...]:
+def _iterators(reference: RunTrace) -> tuple[str, ...]:
     """Return the live iterators:
     the values that the loop takes from them are neither recorded nor restored.
     """
     about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
     return tuple(
-        spelled(path)
+        script_name(path)
         for path, each in about
-        if each.kind == "iterator" and each.live and _is_own(path)
+        if each.kind == "iterator" and each.live and _has_script_name(path)
     )
 
 
-def _is_own(path: str) -> bool:
-    """Whether the script holds it under a name of its own,
-    and no loader or library keeps it inside.
+def _has_script_name(path: str) -> bool:
+    """Whether the script holds the object in a variable of its own, and not inside a loader
+    or library.
     """
     return not path.startswith("loader ") and "._" not in path
 
 
-def _unwalked(reference: Trace, persistent: str = "") -> tuple[str, ...]:
+def _unwalked(reference: RunTrace, persistent: str = "") -> tuple[str, ...]:
     values = [item for sight in reference.sights.all[-1:] for item in sight.values.items()]
     paths = (
         path
@@ -222,18 +229,18 @@ def _unwalked(reference: Trace, persistent: str = "") -> tuple[str, ...]:
         if path.endswith(".persistent_workers") and persistent in value
     )
     return tuple(
-        spelled(path).removesuffix(".persistent_workers")
+        script_name(path).removesuffix(".persistent_workers")
         for path in paths
         if not path.startswith("loader ")
     )
 
 
-def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> bool:
+def _is_idle(reference: RunTrace, other: RunTrace, place: SafePoint, attempt: int) -> bool:
     """Whether no tracked object changed between the resume and the place of the difference."""
     came_to = other.restored.get(attempt)
-    expected = {seen.place: _tracked(seen.leaves) for seen in reference.states}
+    expected = {seen.place: _tracked_leaves(seen.leaves) for seen in reference.states}
     here = [
-        _tracked(seen.leaves)
+        _tracked_leaves(seen.leaves)
         for seen in other.states
         if (seen.place, seen.attempt) == (place, attempt)
     ]
@@ -242,7 +249,7 @@ def _is_idle(reference: Trace, other: Trace, place: SafePoint, attempt: int) -> 
     return here[0] == expected[came_to] != expected[place]
 
 
-def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
+def _tracked_leaves(leaves: Mapping[str, str]) -> dict[str, str]:
     return {
         key: digest
         for key, digest in leaves.items()
@@ -250,36 +257,38 @@ def _tracked(leaves: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def usual(facts: CauseFacts) -> Cause:
+def find_cause(facts: CauseFacts) -> DivergenceCause:
     """Return the cause that `facts` support, and what to do about it."""
     found = next(
         (found for rule in _RULES if (found := rule(facts)) is not None), None
-    ) or _by_leaves(facts)
-    iterator, index = _own_iterator(facts), _index(facts)
+    ) or _cause_from_leaves(facts)
+    iterator, index = _own_iterator(facts), _restarted_counter(facts)
     if (
         iterator is not None
         and iterator.name != found.name
         and not facts.loaders
         and not facts.only_metrics
     ):
-        found = iterator.also(found)  # everything else depends on what it yields
+        found = iterator.combined_with(found)  # everything else depends on what it yields
     if index is None or index.name == found.name:
         return found
     shown = not facts.only_metrics and facts.suspects and all(map(advice.is_meter, facts.suspects))
-    return index.also(found) if shown else found.also(index)  # no weight depends on a meter
+    return (
+        index.combined_with(found) if shown else found.combined_with(index)
+    )  # no weight depends on a meter
 
 
 # Rules by evidence, the strongest first
 # ------------------------------------------------------------------------------
 
 
-def _step_without_work(facts: CauseFacts) -> Cause | None:
+def _step_without_work(facts: CauseFacts) -> DivergenceCause | None:
     """The first pass after the resume took a batch but did not train on it."""
     unset = [each for each in facts.suspects if each.now is None]
     if not facts.idle_step or not facts.loaders or (facts.suspects and not unset):
         return None
     name = f" ({unset[0].name})" if unset else ""
-    return Cause(
+    return DivergenceCause(
         "prefetched batch",
         "the first step after the resume took a batch and trained on nothing: "
         "the loop asks for a batch one pass "
@@ -290,7 +299,7 @@ def _step_without_work(facts: CauseFacts) -> Cause | None:
     )
 
 
-def _own_order(facts: CauseFacts) -> Cause | None:
+def _own_order(facts: CauseFacts) -> DivergenceCause | None:
     """A loader draws its order from a generator that the resume did not restore.
 
     The run uses its own copy of a DataLoader's generator, so for a DataLoader the batch must
@@ -301,12 +310,15 @@ def _own_order(facts: CauseFacts) -> Cause | None:
         for each in facts.suspects
         if each.about.in_loader and not _is_of_samples(each.name)
     ]
-    found = advice.ranked(facts.suspects, facts.variables, data=True, options=False)
-    lines = [line.text for line in advice.lines(found, facts.variables, facts.state, facts.entered)]
+    found = advice.rank_suspects(facts.suspects, facts.variables, data=True, options=False)
+    lines = [
+        line.text
+        for line in advice.advice_lines(found, facts.variables, facts.state, facts.entered)
+    ]
     own = any("dataset" not in loader for loader in facts.loaders.values())
     if not drawing or not (own or facts.other_batch is True):
         return None
-    return Cause(
+    return DivergenceCause(
         "order",
         f"a loader draws its order from {', '.join(drawing)}, "
         "a generator of its own. Make the order a function of "
@@ -318,12 +330,12 @@ def _own_order(facts: CauseFacts) -> Cause | None:
     )
 
 
-def _drawn_in_workers(facts: CauseFacts) -> Cause | None:
+def _drawn_in_workers(facts: CauseFacts) -> DivergenceCause | None:
     """The batch differed,
     and the code that makes samples draws random numbers in unseeded workers.
     """
     drawn = any(each.get("draws") for each in facts.datasets.values())
-    return _data(facts) if drawn and facts.unseeded else None
+    return _consumed_other_batch(facts) if drawn and facts.unseeded else None
 
 
 def _is_of_samples(name: str) -> bool:
@@ -331,10 +343,10 @@ def _is_of_samples(name: str) -> bool:
     return any(part in name for part in (".collate_fn", ".dataset", "transform"))
 
 
-def not_brought_back(facts: CauseFacts) -> Cause | None:
+def unrestored_variables(facts: CauseFacts) -> DivergenceCause | None:
     """The script's variables that the resume did not restore."""
     had = [each for each in facts.suspects if each.now is not None or each.about.owner]
-    found = advice.ranked(
+    found = advice.rank_suspects(
         had, facts.variables, data=facts.other_batch is True, options=bool(facts.options)
     )
     if all(each.unchanged_at_start for each in found):
@@ -342,8 +354,8 @@ def not_brought_back(facts: CauseFacts) -> Cause | None:
     name = advice.kind_of(found[0], facts.variables)
     if name == "variable" and facts.only_metrics:
         name = "accumulator"
-    lines = advice.lines(found, facts.variables, facts.state, facts.entered)
-    return Cause(name, advice.text(found), tuple(lines))
+    lines = advice.advice_lines(found, facts.variables, facts.state, facts.entered)
+    return DivergenceCause(name, advice.describe_suspects(found), tuple(lines))
 
 
 _TOLD = {
@@ -356,38 +368,38 @@ _TOLD = {
 }
 
 
-def _told(facts: CauseFacts) -> Cause | None:
+def _reported_mistake(facts: CauseFacts) -> DivergenceCause | None:
     """The run itself has detected a mistake and reported what to write."""
     known = [each for each in facts.told if each[0] in _TOLD]
     return next(
         (
-            Cause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
+            DivergenceCause(kind.replace("_", " "), line or f"{name}: {_TOLD[kind]}")
             for kind, name, line in known
         ),
         None,
     )
 
 
-def _index(facts: CauseFacts) -> Cause | None:
+def _restarted_counter(facts: CauseFacts) -> DivergenceCause | None:
     """A number that counts an epoch's passes restarted, while the batches were the same."""
     if not facts.counting or facts.other_batch is not False:
         return None
-    names = ", ".join(spelled(path) for path in facts.counting)
-    return Cause(
+    names = ", ".join(script_name(path) for path in facts.counting)
+    return DivergenceCause(
         "enumerate",
         f"{names} counted from its first value again after the resume",
         (
             AdviceLine(
-                f"Use the index that survives: `for {spelled(facts.counting[0])}, "
+                f"Use the index that survives: `for {script_name(facts.counting[0])}, "
                 "batch in run.enumerate(loader)` in "
                 "the place of enumerate(run.batches(loader))",
-                (Fix("enumerate", tuple(map(spelled, facts.counting))),),
+                (Fix("enumerate", tuple(map(script_name, facts.counting))),),
             ),
         ),
     )
 
 
-def _data(facts: CauseFacts) -> Cause | None:
+def _consumed_other_batch(facts: CauseFacts) -> DivergenceCause | None:
     """The step began with an equal state and consumed another batch."""
     if facts.other_batch is not True:
         return None
@@ -406,20 +418,21 @@ def _data(facts: CauseFacts) -> Cause | None:
     if facts.unseeded and (draws or not changes):
         also = f". If that does not mend it: {itself}" if changes else ""
         drawn = f" ({', '.join(draws)})" if draws else ""
-        return Cause(
+        return DivergenceCause(
             "augmentation",
             "the state was equal and the batch was not: "
             f"what the workers of loader {facts.unseeded} draw at "
             f"random{drawn} is not restored",
             (
                 AdviceLine(
-                    f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}", _seeded(facts)
+                    f"Wrap the dataset: holdfast.data.Seeded(dataset, seed=0){also}",
+                    _seeding_fixes(facts),
                 ),
             ),
         )
     if changes:
-        return Cause("dataset", f"the state was equal and the batch was not: {itself}")
-    return Cause(
+        return DivergenceCause("dataset", f"the state was equal and the batch was not: {itself}")
+    return DivergenceCause(
         "order",
         "the state was equal and the batch was not: "
         "the loader or its sampler draws its order from a generator of "
@@ -429,12 +442,12 @@ def _data(facts: CauseFacts) -> Cause | None:
     )
 
 
-def _own_iterator(facts: CauseFacts) -> Cause | None:
+def _own_iterator(facts: CauseFacts) -> DivergenceCause | None:
     if not facts.iterators:
         return None
     names = ", ".join(facts.iterators)
     if facts.loaders:
-        return Cause(
+        return DivergenceCause(
             "iterator",
             f"the loop takes values from {names}, an iterator whose place is not restored",
             (
@@ -446,7 +459,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
                 ),
             ),
         )
-    return Cause(
+    return DivergenceCause(
         "position",
         f"the loop takes its data from {names}, an iterator whose place is not restored",
         (
@@ -460,7 +473,7 @@ def _own_iterator(facts: CauseFacts) -> Cause | None:
     )
 
 
-def _seeded(facts: CauseFacts) -> tuple[Fix, ...]:
+def _seeding_fixes(facts: CauseFacts) -> tuple[Fix, ...]:
     return (
         Fix("seeded", tuple(name for name, each in facts.loaders.items() if each.get("workers"))),
     )
@@ -470,10 +483,10 @@ _RULES = (
     _step_without_work,
     _own_order,
     _drawn_in_workers,
-    not_brought_back,
-    _index,
-    _told,
-    _data,
+    unrestored_variables,
+    _restarted_counter,
+    _reported_mistake,
+    _consumed_other_batch,
     _own_iterator,
 )
 
@@ -482,13 +495,13 @@ _RULES = (
 # ----------------------------------------------------
 
 
-def _by_leaves(facts: CauseFacts) -> Cause:
+def _cause_from_leaves(facts: CauseFacts) -> DivergenceCause:
     if facts.only_metrics:
         return _untracked_number(facts)
     if not facts.leaves:
         return _no_leaf(facts)
     if facts.options and any("sched" in name.lower() for name in facts.state):
-        return Cause(
+        return DivergenceCause(
             "scheduler",
             f"the options of {', '.join(facts.options)} were not "
             "what they had been, although a scheduler is tracked: "
@@ -497,18 +510,18 @@ def _by_leaves(facts: CauseFacts) -> Cause:
             "run.step",
         )
     if facts.options:
-        return Cause(
+        return DivergenceCause(
             "scheduler",
             f"the options of {', '.join(facts.options)} were not "
             "what they had been: the learning rate jumped. Track "
             "the scheduler: Run(path, dict(..., scheduler=scheduler))",
         )
     if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
-        return _weights(facts)
+        return _weights_cause(facts)
     drawn = any(key.startswith(RNG) for key in facts.leaves)
     if drawn and facts.persistent:
         names = ", ".join(facts.persistent)
-        return Cause(
+        return DivergenceCause(
             "draws",
             f"{names} has persistent workers, which draw one number "
             "from torch's generator when their process begins, "
@@ -519,18 +532,20 @@ def _by_leaves(facts: CauseFacts) -> Cause:
     if not facts.loaders:
         return UNSEEN if facts.seen and not facts.unwalked else POSITION
     if drawn:
-        return Cause(
+        return DivergenceCause(
             "draws",
             "the global random generators were drawn from a different "
             "number of times, or by code that runs only in a "
             "resumed run: draw inside the loop only, and load data through run.batches",
         )
-    return Cause("vars", "the position in the data, or a value in run.vars, is not what it was")
+    return DivergenceCause(
+        "vars", "the position in the data, or a value in run.vars, is not what it was"
+    )
 
 
-def _no_leaf(facts: CauseFacts) -> Cause:
+def _no_leaf(facts: CauseFacts) -> DivergenceCause:
     if not facts.same_steps:
-        return Cause(
+        return DivergenceCause(
             "steps",
             "the two runs did not take the same steps: "
             "a decision to end or to go on (early stopping, for one) came "
@@ -539,28 +554,28 @@ def _no_leaf(facts: CauseFacts) -> Cause:
             "run.epochs, run.batches or run.steps",
         )
     if facts.metrics_first:
-        return Cause(
+        return DivergenceCause(
             "lines",
             "the metrics log has not the same lines: call run.log inside the loops, or after them",
         )
-    return Cause(
+    return DivergenceCause(
         "late",
         "every safe point agreed, so the state changed after its last one; "
         "if nothing did that, report a bug",
     )
 
 
-def _untracked_number(facts: CauseFacts) -> Cause:
+def _untracked_number(facts: CauseFacts) -> DivergenceCause:
     """Metrics differ while the whole tracked state is equal: they depend on an untracked value."""
     names = ", ".join(facts.metrics)
     if any(part in name.lower() for name in facts.metrics for part in advice.AVERAGES):
-        return Cause(
+        return DivergenceCause(
             "EMA",
             f"{names} came from an object that is not tracked, "
             "an averaged copy of the weights (EMA, SWA): "
             "add it to the tracked ones, Run(path, dict(..., ema=ema))",
         )
-    return Cause(
+    return DivergenceCause(
         "accumulator",
         f"{names} came from something that is not restored, "
         "while everything tracked was equal: a number or list that "
@@ -569,16 +584,16 @@ def _untracked_number(facts: CauseFacts) -> Cause:
     )
 
 
-def _weights(facts: CauseFacts) -> Cause:
+def _weights_cause(facts: CauseFacts) -> DivergenceCause:
     """Weights differ after a step that began with equal ones:
     its data, its randomness or its update differed.
     """
     if facts.same_metrics_there and not facts.optimizers:
-        return Cause(
+        return DivergenceCause(
             "optimizer", "the step began equal and its update differed: track the optimizer"
         )
     if facts.same_metrics_there:
-        return Cause(
+        return DivergenceCause(
             "update",
             "the step began equal, logged the same and its update differed. "
             "What the update reads was not brought "
@@ -591,14 +606,14 @@ def _weights(facts: CauseFacts) -> Cause:
     if not facts.loaders:
         return POSITION
     if facts.unseeded:
-        return Cause(
+        return DivergenceCause(
             "augmentation",
             "the weights were equal one step before, "
             "so the data differed: what the workers of loader "
             f"{facts.unseeded} draw at random is not restored. "
             "Wrap the dataset: holdfast.data.Seeded(dataset, seed)",
         )
-    return Cause(
+    return DivergenceCause(
         "generator",
         "the weights were equal one step before: "
         "randomness was drawn from a generator that is not restored (a "

@@ -21,13 +21,19 @@ from ..run import settings, unproven
 from ..run.loops import EXITS
 from ..run.metrics import TIMINGS
 from . import compare, evidence, files, judge, kill, leftovers, output, report
-from .aim import Schedule, move
-from .attempts import attempts_of, described, prove, require_progress, unseen_damage
-from .evidence import Trace
-from .kill import ChildExit, Follow
+from .aim import KillSchedule, classify_end
+from .attempts import (
+    attempts_of,
+    describe_attempt,
+    proven_places,
+    require_progress,
+    undetected_damage,
+)
+from .evidence import RunTrace
+from .kill import ChildExit, JournalFollower
 from .output import Section
-from .places import AGAIN, Course
-from .plan import DrillOptions, Kill, RunPace, pace
+from .places import AGAIN, SafePointSequence
+from .plan import DrillOptions, Kill, RunPace, measure_pace
 from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
@@ -57,14 +63,14 @@ class Drill:
     def run(self) -> DrillReport:
         """Run the drill and return the findings."""
         began = time.monotonic()
-        with kill.ended_by_signals(), _workplace(self.options.keep) as place:
+        with kill.unwinding_on_signals(), _runs_directory(self.options.keep) as place:
             found = self._run(place)
         found.total_s = time.monotonic() - began
         found.kept = None if self.options.keep is None else str(self.options.keep)
         return found
 
     def _run(self, place: Path) -> DrillReport:
-        first = self._undisturbed(place / "first", 1)
+        first = self._run_undisturbed(place / "first", 1)
         times = 3 + (1 if self.options.steps is None else 0)
         took_s = first.total_s * times + first.start_s * (self.options.kills + 2)
         self.say(
@@ -72,11 +78,14 @@ class Drill:
             if took_s > 60
             else f"the whole drill will take about {took_s:.0f} s"
         )
-        self._undisturbed(place / "second", 2)
-        reference, second = evidence.trace(place / "first"), evidence.trace(place / "second")
-        self._idle = compare.idle(reference, second)
-        found = self._begin(reference, first)
-        self._judge(found, reference, second, place, "second")
+        self._run_undisturbed(place / "second", 2)
+        reference, second = (
+            evidence.read_trace(place / "first"),
+            evidence.read_trace(place / "second"),
+        )
+        self._idle = compare.idle_generators(reference, second)
+        found = self._empty_report(reference, first)
+        self._judge_run(found, reference, second, place, "second")
         if found.verdict != report.IDENTICAL:
             found.verdict = report.NOT_DETERMINISTIC
             return found
@@ -90,39 +99,41 @@ class Drill:
             found.notes.append(
                 f"of the script's variables the first {cut:,} were read, and there are more"
             )
-        course = Course(reference.states)
-        schedule = Schedule(course, first, self.options)
+        course = SafePointSequence(reference.states)
+        schedule = KillSchedule(course, first, self.options)
         found.places = len(course.places)
         if schedule.wanted:
             places, steps = counted(found.places, "place"), counted(first.last, "step")
             self.say(f"killed run: {schedule.wanted} of {places} to resume from, over {steps}")
             try:
-                self._interrupt(found, place / "killed", schedule)
+                self._run_interrupted(found, place / "killed", schedule)
             except ChildError as error:
-                self.failed = judge.failed(reference, evidence.trace(place / "killed"), self._idle)
-                raise ChildError(f"{error}{judge.why_failed(self.failed)}") from error
-            interrupted = evidence.trace(place / "killed")
+                self.failed = judge.failure_divergence(
+                    reference, evidence.read_trace(place / "killed"), self._idle
+                )
+                raise ChildError(f"{error}{judge.describe_failure_cause(self.failed)}") from error
+            interrupted = evidence.read_trace(place / "killed")
             found.states_compared, found.metric_lines = (
                 len(interrupted.states),
                 len(interrupted.metrics),
             )
-            self._judge(found, reference, interrupted, place, "killed")
+            self._judge_run(found, reference, interrupted, place, "killed")
             if found.verdict == report.IDENTICAL:
                 self._judge_files(found, reference, interrupted)
             if found.verdict == report.IDENTICAL and self.options.steps is None:
                 self._start_again(found, reference, place / "killed", schedule)
-            judge.require_something(found, reference)
-        why = judge.not_proven(found, schedule.wanted)
+            judge.require_comparable(found, reference)
+        why = judge.why_not_proven(found, schedule.wanted)
         if found.verdict == report.IDENTICAL and why is not None:
             found.verdict = report.NOT_PROVEN
             found.notes.append(why)
         if found.verdict == report.IDENTICAL and any(
             each.phase == "step" for each in found.resumed
         ):
-            found.notes += _proofs(place / "killed")
+            found.notes += _record_proofs(place / "killed")
         return found
 
-    def _begin(self, reference: Trace, first: RunPace) -> DrillReport:
+    def _empty_report(self, reference: RunTrace, first: RunPace) -> DrillReport:
         return DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
@@ -133,21 +144,21 @@ class Drill:
             metrics={
                 name: value for line in reference.metrics for name, value in line.values.items()
             },
-            exempt=compare.exempted(reference.metrics, self._exempt),
+            exempt=compare.exempt_metrics(reference.metrics, self._exempt),
             reference_s=first.total_s,
         )
 
     # -- the two undisturbed runs
     # ----------------------------------------------------------------------------------
 
-    def _undisturbed(self, root: Path, number: int) -> RunPace:
+    def _run_undisturbed(self, root: Path, number: int) -> RunPace:
         self.say(f"undisturbed run {number} of 2: {' '.join(self.command)}")
-        ended = kill.run(
-            self.command, self._environment(root), root, partial(self._look, None, None)
+        ended = kill.run_command(
+            self.command, self._environment(root), root, partial(self._next_kill, None, None)
         )
         log = next(reversed(_logs(root)), None)
-        if move(ended, log) != "finished":
-            raise ChildError(f"undisturbed run {number}: {_failure(ended, log)}")
+        if classify_end(ended, log) != "finished":
+            raise ChildError(f"undisturbed run {number}: {_describe_failure(ended, log)}")
         if log is None:
             raise UsageError(
                 "the command ended well, but without a Run: "
@@ -162,10 +173,10 @@ class Drill:
                 "a loop that takes its batches by next() asks for one more in "
                 "the end, and a generator of them that has more returns there"
             )
-        self._printed[root.name] = output.sections(ended.printed, finished=True)
+        self._printed[root.name] = output.split_sections(ended.printed, finished=True)
         self.undisturbed.append(output.without_marks(ended.printed))
-        self._files[root.name] = files.read(leftovers.written(root.parent))
-        learnt = pace(log.events, ended.took_s)
+        self._files[root.name] = files.read_files(leftovers.written_files(root.parent))
+        learnt = measure_pace(log.events, ended.took_s)
         self.say(
             f"undisturbed run {number}: {learnt.last} steps in "
             f"{ended.took_s:.1f} s, {learnt.saves} saves on the way"
@@ -177,7 +188,9 @@ class Drill:
     ) -> dict[str, str]:
         if root.name not in self._opened:
             self._run_began_ns = time.time_ns()
-            self._opened[root.name] = leftovers.prepare(root.parent, root.name, self._run_began_ns)
+            self._opened[root.name] = leftovers.prepare_file_log(
+                root.parent, root.name, self._run_began_ns
+            )
         drilled = settings.DrillSettings(
             self.options.steps,
             self.options.save_every_steps,
@@ -190,42 +203,52 @@ class Drill:
         wishes = msgspec.json.encode(drilled).decode()
         return {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
 
-    def _look(self, schedule: Schedule | None, last: int | None, view: Follow) -> Kill | None:
+    def _next_kill(
+        self, schedule: KillSchedule | None, last: int | None, view: JournalFollower
+    ) -> Kill | None:
         self._watch(view.at.step, last)
         return None if schedule is None else schedule(view)
 
     # -- the interrupted one
     # -----------------------------------------------------------------------------------------
 
-    def _interrupt(self, found: DrillReport, root: Path, schedule: Schedule) -> None:
-        """Start the command until it has finished, killing it as planned."""
+    def _run_interrupted(self, found: DrillReport, root: Path, schedule: KillSchedule) -> None:
+        """Start the command, kill it as planned, and start it again until it has finished."""
         attempts, proven, resumes_at = found.attempts, list[SafePoint](), SafePoint(0)
         self._printed[root.name] = []
         for _ in range(3 * self.options.kills + 10):
             after = attempts[-1].attempt if attempts else 0
-            environment = self._environment(root, schedule.begin(resumes_at, proven))
-            aim = partial(self._look, schedule, schedule.pace.last)
-            ended = kill.run(self.command, environment, root, aim, schedule.pace.timeout_s, after)
-            schedule.fired(ended.strikes.values())
+            environment = self._environment(
+                root, schedule.targets_of_next_start(resumes_at, proven)
+            )
+            aim = partial(self._next_kill, schedule, schedule.pace.last)
+            ended = kill.run_command(
+                self.command, environment, root, aim, schedule.pace.timeout_s, after
+            )
+            schedule.note_delivered(ended.strikes.values())
             logs = _logs(root, after)
             log = next(reversed(logs), None)
-            what = move(ended, log)
+            what = classify_end(ended, log)
             if what == "failed" or log is None:
-                raise ChildError(f"attempt {after + 1} of the killed run: {_failure(ended, log)}")
-            self._printed[root.name] += output.sections(ended.printed, finished=what == "finished")
+                raise ChildError(
+                    f"attempt {after + 1} of the killed run: {_describe_failure(ended, log)}"
+                )
+            self._printed[root.name] += output.split_sections(
+                ended.printed, finished=what == "finished"
+            )
             made = attempts_of(logs, ended.strikes)
             made[-1].exit, made[-1].took_s = ended.exit, ended.took_s
             attempts += made
-            proven = prove(attempts, schedule.course.places)
+            proven = proven_places(attempts, schedule.course.places)
             if log.last.get("behind"):
-                resumes_at = self._pass_over(found, root, schedule, log.last)
+                resumes_at = self._avoid_last_batches(found, root, schedule, log.last)
             elif what != "finished":
                 attempts[-1].damage, resumes_at = self._damage(root, schedule, ended)
             for attempt in made:
-                self.say(described(attempt))
+                self.say(describe_attempt(attempt))
             if what == "finished":
-                self._files[root.name] = files.read(leftovers.written(root.parent))
-                self._take(found, proven, schedule)
+                self._files[root.name] = files.read_files(leftovers.written_files(root.parent))
+                self._add_attempts(found, proven, schedule)
                 return
             require_progress(attempts)
         often = counted(len(attempts), "attempt")
@@ -233,15 +256,15 @@ class Drill:
             f"the command did not finish in {often}; the last reached step {attempts[-1].reached}"
         )
 
-    def _pass_over(
-        self, found: DrillReport, root: Path, schedule: Schedule, failed: Event
+    def _avoid_last_batches(
+        self, found: DrillReport, root: Path, schedule: KillSchedule, failed: Event
     ) -> SafePoint:
-        """Note that the script fails after an epoch's last batch.
-        Return where its next attempt resumes.
+        """Note that the script fails after an epoch's last batch; return where its next
+        attempt resumes.
         """
         name = str(failed["checkpoint"])
-        schedule.pass_over_last_batches()
-        before = kill.resumes_at(root, besides=name)
+        schedule.avoid_last_batches()
+        before = kill.next_resume_place(root, besides=name)
         note = (
             "resumed behind an epoch's last batch, "
             f"the code that follows failed ({failed['error']}), and the run went "
@@ -252,21 +275,25 @@ class Drill:
         return before
 
     def _damage(
-        self, root: Path, schedule: Schedule, ended: ChildExit
+        self, root: Path, schedule: KillSchedule, ended: ChildExit
     ) -> tuple[str | None, SafePoint]:
         """Return what was damaged, and where the next attempt will resume."""
         due = schedule.due if ended.fired is not None else []
-        damaged = kill.damage(root, due[0], self.options.seed) if due else None
+        damaged = kill.damage_newest(root, due[0], self.options.seed) if due else None
         if damaged is None:  # after a later kill there will be an older checkpoint
-            return None, kill.resumes_at(root)
+            return None, kill.next_resume_place(root)
         schedule.due.pop(0)
-        return f"{damaged.checkpoint}: {damaged.what}", kill.resumes_at(
+        return f"{damaged.checkpoint}: {damaged.what}", kill.next_resume_place(
             root, besides=damaged.checkpoint
         )
 
-    def _take(self, found: DrillReport, proven: list[SafePoint], schedule: Schedule) -> None:
+    def _add_attempts(
+        self, found: DrillReport, proven: list[SafePoint], schedule: KillSchedule
+    ) -> None:
         soon = {kill.target.place for kill in schedule.queue if kill.target.kind == AGAIN}
-        kinds = [AGAIN if place in soon else schedule.course.kind(place) for place in proven]
+        kinds = [
+            AGAIN if place in soon else schedule.course.kind_of_place(place) for place in proven
+        ]
         found.kills_proven = len(proven)
         found.resumed = [
             ResumePoint(step=place.step, phase=place.phase, kind=kind)
@@ -280,78 +307,78 @@ class Drill:
     # -- the verdict
     # ----------------------------------------------------------------------------------------------
 
-    def _judge(
-        self, found: DrillReport, reference: Trace, other: Trace, place: Path, name: str
+    def _judge_run(
+        self, found: DrillReport, reference: RunTrace, other: RunTrace, place: Path, name: str
     ) -> None:
         metrics = compare.metric_differences(reference.metrics, other.metrics, self._exempt)
         found.final_differences = evidence.final_differences(
             place / "first", place / name, self._idle
         )
         found.metric_differences = [str(each) for each in metrics]
-        found.leftovers = leftovers.found(place)
-        runs, others = evidence.further_runs(place, name, self._idle)
+        found.leftovers = leftovers.find_leftovers(place)
+        runs, others = evidence.compare_further_runs(place, name, self._idle)
         if runs and name == "killed":
             found.notes.append(
                 f"{counted(len(runs) + 1, 'run')} in this script: "
                 "kills are planned by the first one alone"
             )
-        parted = compare.parting(reference, other, self._idle)
-        unseen = unseen_damage(found.attempts)
-        lines = self._lines(found) if name == "killed" else []
+        parted = compare.first_state_difference(reference, other, self._idle)
+        unseen = undetected_damage(found.attempts)
+        lines = self._output_differences(found) if name == "killed" else []
         read = [each for each in found.leftovers if each.reader == name]
         found.verdict = report.IDENTICAL
         if parted is not None or metrics or found.final_differences:
             found.verdict = report.DIFFERENT
-            found.divergence = judge.divergence(reference, other, parted, metrics, read)
+            found.divergence = judge.find_divergence(reference, other, parted, metrics, read)
         elif others:
             found.verdict, found.final_differences = report.DIFFERENT, others
-            found.divergence = judge.of_another_run(others[0], reference, other)
+            found.divergence = judge.other_run_divergence(others[0], reference, other)
         elif lines:
             found.verdict, found.divergence = (
                 report.OUTPUT_DIFFERS,
-                judge.printed(reference, other, lines[0], read),
+                judge.output_divergence(reference, other, lines[0], read),
             )
         if unseen:
             found.verdict = report.DIFFERENT
             found.notes.append(f"damage went unseen, and was restored: {unseen}")
 
-    def _judge_files(self, found: DrillReport, reference: Trace, interrupted: Trace) -> None:
-        """Compare what the runs left in the files that the script itself writes."""
-        unlike, found.files_compared = files.differences(
+    def _judge_files(self, found: DrillReport, reference: RunTrace, interrupted: RunTrace) -> None:
+        """Compare what the runs wrote into files of the script itself."""
+        unlike, found.files_compared = files.compare_files(
             *(self._files[run] for run in ("first", "second", "killed"))
         )
         found.file_differences = [str(each) for each in unlike]
         if unlike:
             found.verdict, found.divergence = (
                 report.OUTPUT_DIFFERS,
-                judge.of_files(unlike, reference, interrupted),
+                judge.file_divergence(unlike, reference, interrupted),
             )
 
     def _start_again(
-        self, found: DrillReport, reference: Trace, root: Path, schedule: Schedule
+        self, found: DrillReport, reference: RunTrace, root: Path, schedule: KillSchedule
     ) -> None:
         """Start the finished command once more, as after a kill after its loop; compare what it
         prints and writes.
         """
         self.say("the finished run is started once more")
         after = found.attempts[-1].attempt
-        ended = kill.run(
+        ended = kill.run_command(
             self.command,
             self._environment(root),
             root,
-            partial(self._look, None, None),
+            partial(self._next_kill, None, None),
             schedule.pace.timeout_s,
             after,
         )
         log = next(reversed(_logs(root, after)), None)
         what = []
-        if move(ended, log) != "finished":
-            what = [_failure(ended, log).partition("\n")[0]]
+        if classify_end(ended, log) != "finished":
+            what = [_describe_failure(ended, log).partition("\n")[0]]
         elif log is not None and not any(event["event"] == EXITS for event in log.events):
             first, second = self._printed["first"], self._printed["second"]
-            known = output.varying(first, second, self.options.exempt)
-            lines, _ = output.differences(
-                first, output.sections(ended.printed, finished=True), known
+            known = output.find_varying(first, second, self.options.exempt)
+            lines, _ = output.compare_output(
+                first, output.split_sections(ended.printed, finished=True), known
             )
             found.output_differences = what = [str(each) for each in lines]
         whole = {
@@ -359,23 +386,27 @@ class Drill:
             for path, each in self._files["first"].items()
             if each == self._files["second"].get(path)
         }
-        contents = files.read(whole)
+        contents = files.read_files(whole)
         kept = {path: self._files["second"][path] for path in whole}
-        found.file_differences = [str(each) for each in files.differences(kept, kept, contents)[0]]
+        found.file_differences = [
+            str(each) for each in files.compare_files(kept, kept, contents)[0]
+        ]
         if what := [*what, *found.file_differences]:
             found.verdict = report.OUTPUT_DIFFERS
-            found.divergence = judge.of_a_restart(what[0], reference, evidence.trace(root))
+            found.divergence = judge.restart_divergence(
+                what[0], reference, evidence.read_trace(root)
+            )
 
-    def _lines(self, found: DrillReport) -> list[output.LineDifference]:
+    def _output_differences(self, found: DrillReport) -> list[output.LineDifference]:
         """Return the lines that the killed run printed differently."""
         first, second, killed = (self._printed[name] for name in ("first", "second", "killed"))
-        known = output.varying(first, second, self.options.exempt)
-        lines, found.lines_compared = output.differences(first, killed, known)
+        known = output.find_varying(first, second, self.options.exempt)
+        lines, found.lines_compared = output.compare_output(first, killed, known)
         found.output_differences = [str(each) for each in lines]
         return lines
 
 
-def _proofs(root: Path) -> list[str]:
+def _record_proofs(root: Path) -> list[str]:
     """Note for the next starts that loaders and frameworks resume inside an epoch;
     return a line for each.
     """
@@ -394,7 +425,7 @@ def _logs(root: Path, after: int = 0) -> list[Log]:
     return [log for log in journal.logs(root) if log.attempt > after]
 
 
-def _failure(ended: ChildExit, log: Log | None) -> str:
+def _describe_failure(ended: ChildExit, log: Log | None) -> str:
     last = log.last if log is not None and log.closed else {}
     if last.get("event") == "stop":
         how = (
@@ -414,7 +445,7 @@ def _failure(ended: ChildExit, log: Log | None) -> str:
 
 
 @contextmanager
-def _workplace(keep: Path | None) -> Iterator[Path]:
+def _runs_directory(keep: Path | None) -> Iterator[Path]:
     """Yield the directory of the runs;
     it is removed with the drill, unless the user wants to keep it.
     """

@@ -18,7 +18,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  other modules import it from here
 from .safepoint import place_of
-from .sights import VariableRecords, sights
+from .sights import VariableHistory, read_variable_records
 
 # Where a run keeps the global generators: as they are now, as the epoch began, as a loader began
 # and last drew.
@@ -28,7 +28,7 @@ _GENERATOR = re.compile(
 )
 
 
-class RunEvidence(NamedTuple):
+class StateRecord(NamedTuple):
     """The state at one safe point of one attempt: a digest for each leaf."""
 
     place: SafePoint
@@ -37,7 +37,7 @@ class RunEvidence(NamedTuple):
     epoch: int = 0
 
 
-class Line(NamedTuple):
+class MetricLine(NamedTuple):
     """One line of the metrics log."""
 
     place: SafePoint
@@ -45,30 +45,30 @@ class Line(NamedTuple):
     values: Mapping[str, float | str]
 
 
-class Trace(NamedTuple):
-    """What a run did in all its attempts."""
+class RunTrace(NamedTuple):
+    """What all attempts of a run journaled: states, metrics, restores, loaders and variables."""
 
-    states: Sequence[RunEvidence]  # of every attempt, including work that a later one repeated
-    metrics: Sequence[Line]  # of the lineage only
+    states: Sequence[StateRecord]  # of every attempt, including work that a later one repeated
+    metrics: Sequence[MetricLine]  # of the lineage only
     restored: Mapping[int, SafePoint]  # attempt -> where it resumed
     loaders: Mapping[str, Mapping[str, Any]]  # arguments of run.batches, by name
-    sights: VariableRecords = VariableRecords(())  # values of the script's variables
+    sights: VariableHistory = VariableHistory(())  # values of the script's variables
     told: Sequence[Event] = ()  # mistakes in the script that the run reported
     # for a reference run: the variables of the second undisturbed run
-    second: VariableRecords | None = None
+    second: VariableHistory | None = None
 
 
-def trace(root: Path) -> Trace:
+def read_trace(root: Path) -> RunTrace:
     """Return the trace of the run at `root`."""
     logs = journal.logs(root)
     states = [
-        RunEvidence(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
+        StateRecord(place_of(event), log.attempt, event["leaves"], int(event.get("epoch") or 0))
         for log in logs
         for event in log.events
         if event["event"] == "digests"
     ]
     metrics = [
-        Line(place_of(event), event.get("epoch"), event["values"])
+        MetricLine(place_of(event), event.get("epoch"), event["values"])
         for event in journal.lineage(logs, "metrics")
     ]
     restored = {
@@ -80,12 +80,12 @@ def trace(root: Path) -> Trace:
         for event in log.events
         if event["event"] == "told" and "kind" in event
     ]
-    return Trace(
+    return RunTrace(
         states,
         metrics,
         restored,
-        _loaders(root),
-        VariableRecords([sight for log in logs for sight in sights(log)]),
+        _loader_facts(root),
+        VariableHistory([sight for log in logs for sight in read_variable_records(log)]),
         told,
     )
 
@@ -98,11 +98,11 @@ def final_differences(a: Path, b: Path, idle: Collection[str] = ()) -> list[str]
     are compared.
     """
     apart = [f"{ranks}{RESERVED}/{name}" for name in PROCESSES_OWN for ranks in ("", "@*/")]
-    found = same_state(_last(a), _last(b), apart)
+    found = same_state(_last_checkpoint(a), _last_checkpoint(b), apart)
     return [str(each) for each in found if generator_of(each.where) not in idle]
 
 
-def further_runs(
+def compare_further_runs(
     place: Path, name: str, idle: Collection[str] = ()
 ) -> tuple[list[Path], list[str]]:
     """Return the directories of the script's runs besides its first, and how they differ from
@@ -130,7 +130,7 @@ def generator_of(key: str) -> str | None:
     return None if found is None else found[2] + (f" of rank {found[1][1:-1]}" if found[1] else "")
 
 
-def present(key: str) -> str:
+def present_state_key(key: str) -> str:
     """Return the key of the same part of a generator's present state.
 
     The state at an epoch's begin, for example, has another key.
@@ -138,13 +138,13 @@ def present(key: str) -> str:
     return _GENERATOR.sub(rf"\1{RESERVED}/rng/\2", key)
 
 
-def _last(root: Path) -> Checkpoint:
+def _last_checkpoint(root: Path) -> Checkpoint:
     return Store(root).latest()
 
 
-def _loaders(root: Path) -> Mapping[str, Mapping[str, Any]]:
+def _loader_facts(root: Path) -> Mapping[str, Mapping[str, Any]]:
     try:
-        memory = _last(root).load(part=RESERVED, placeholders=True)
+        memory = _last_checkpoint(root).load(part=RESERVED, placeholders=True)
     except StoreError:  # the run has no checkpoint
         return {}
     loaders: Mapping[str, Mapping[str, Any]] = memory["fingerprint"]["loaders"]

@@ -18,14 +18,14 @@ from typing import NamedTuple
 from .. import scan
 from ..legible import counted
 from ..store import format
-from .output import words
+from .output import split_numbers
 
 MOST_BYTES = 32 << 20  # of one file; a longer one is compared only as a whole
 _SQLITE = b"SQLite format 3\x00"
 
 
 class FileContent(NamedTuple):
-    """What a file held when a run had ended."""
+    """The content of a file when a run ended."""
 
     digest: str
     data: bytes  # empty if it is too long, or a database
@@ -40,7 +40,7 @@ class FileDifference(NamedTuple):
         return f"{self.path}: {self.what}"
 
 
-def read(paths: Iterable[str]) -> dict[str, FileContent]:
+def read_files(paths: Iterable[str]) -> dict[str, FileContent]:
     """Return the content of these files, except pipes and files that are gone or cannot be read."""
     found = {}
     for path in map(Path, paths):
@@ -59,10 +59,10 @@ def _read(path: Path) -> FileContent:
             digest.update(more)
     is_database = data.startswith(_SQLITE)
     text = b"" if is_database or len(data) > MOST_BYTES else data
-    return FileContent(digest.hexdigest(), text, _rows(path) if is_database else {})
+    return FileContent(digest.hexdigest(), text, _count_rows(path) if is_database else {})
 
 
-def _rows(path: Path) -> dict[str, int]:
+def _count_rows(path: Path) -> dict[str, int]:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
         names = [
             name
@@ -76,7 +76,7 @@ def _rows(path: Path) -> dict[str, int]:
 Contents = Mapping[str, FileContent]
 
 
-def differences(
+def compare_files(
     first: Contents, second: Contents, killed: Contents
 ) -> tuple[list[FileDifference], int]:
     """Return the files that differ after the killed run and an undisturbed one,
@@ -88,13 +88,13 @@ def differences(
         if c is None:
             found.append(FileDifference(path, "is gone"))
             continue
-        said = _compared(a, b, c)
+        said = _compare_file(a, b, c)
         compared += said is not None
         found += [FileDifference(path, said)] if said else []
     return found, compared
 
 
-def _compared(first: FileContent, second: FileContent, killed: FileContent) -> str | None:
+def _compare_file(first: FileContent, second: FileContent, killed: FileContent) -> str | None:
     """Return the difference; "": there is none; None: two undisturbed runs differ so much that no
     comparison is possible.
     """
@@ -105,16 +105,16 @@ def _compared(first: FileContent, second: FileContent, killed: FileContent) -> s
             else "its content is not that of an undisturbed run"
         )
     if second.rows:
-        return _more_rows(first.rows, second.rows, killed.rows)
+        return _extra_rows(first.rows, second.rows, killed.rows)
     if not first.data or not second.data.startswith(first.data):
         return None
     added, again = second.data[len(first.data) :], killed.data[len(second.data) :]
     if not killed.data.startswith(second.data):
         return "what earlier runs had written is not there any more"
-    return _more_lines(added, again, exact=first.data.endswith(added))
+    return _describe_extra_rows(added, again, exact=first.data.endswith(added))
 
 
-def _more_rows(
+def _extra_rows(
     first: Mapping[str, int], second: Mapping[str, int], killed: Mapping[str, int]
 ) -> str:
     for table, count in second.items():
@@ -127,7 +127,7 @@ def _more_rows(
     return ""
 
 
-def _more_lines(added: bytes, again: bytes, *, exact: bool) -> str:
+def _describe_extra_rows(added: bytes, again: bytes, *, exact: bool) -> str:
     """`exact`: two undisturbed runs have added the same bytes."""
     mine, theirs = (text.decode(errors="replace").splitlines() for text in (added, again))
     if len(mine) != len(theirs):
@@ -135,5 +135,9 @@ def _more_lines(added: bytes, again: bytes, *, exact: bool) -> str:
             f"an undisturbed run added {counted(len(mine), 'line')}, "
             f"and the killed one {len(theirs)}"
         )
-    unlike = [pair for pair in zip(mine, theirs, strict=True) if words(pair[0]) != words(pair[1])]
+    unlike = [
+        pair
+        for pair in zip(mine, theirs, strict=True)
+        if split_numbers(pair[0]) != split_numbers(pair[1])
+    ]
     return f"{unlike[0][0]!r} became {unlike[0][1]!r}" if exact and unlike else ""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..run.tracked import RESERVED
 from . import by_itself, cause, compare
 from .advice import AdviceLine
-from .cause import Cause
-from .compare import MetricDifference, Parting
-from .evidence import SafePoint, Trace
+from .cause import DivergenceCause
+from .compare import MetricDifference, StateDifference
+from .evidence import RunTrace, SafePoint
 from .files import FileDifference
 from .leftovers import Leftover
 from .output import LineDifference
@@ -19,10 +19,10 @@ from .suspects import VARS
 LEFTOVER = "leftover file"
 
 
-def divergence(
-    reference: Trace,
-    other: Trace,
-    parted: Parting | None,
+def find_divergence(
+    reference: RunTrace,
+    other: RunTrace,
+    parted: StateDifference | None,
     metrics: Sequence[MetricDifference],
     leftovers: Sequence[Leftover] = (),
 ) -> Divergence:
@@ -44,21 +44,24 @@ def divergence(
             max(other.restored, default=0),
             "the last state differs",
         )
-    facts = cause.gather(reference, other, (place, attempt), parted, metrics)
+    facts = cause.gather_facts(reference, other, (place, attempt), parted, metrics)
     usual = (
         by_itself.cause_of(reference, other, facts)
         if reference.second is None
-        else cause.usual(facts)
+        else cause.find_cause(facts)
     )
-    found = _at(place, attempt, other, what, _reason(usual, leftovers))
+    found = _divergence_at(place, attempt, other, what, _choose_reason(usual, leftovers))
     found.leaf = facts.leaves[0] if facts.leaves and not facts.metrics_first else None
     found.leaves = list(facts.leaves)
     found.metric = facts.metrics[0] if facts.metrics else None
     return found
 
 
-def printed(
-    reference: Trace, other: Trace, difference: LineDifference, leftovers: Sequence[Leftover] = ()
+def output_divergence(
+    reference: RunTrace,
+    other: RunTrace,
+    difference: LineDifference,
+    leftovers: Sequence[Leftover] = (),
 ) -> Divergence:
     """The first line that `other` printed differently while all tracked state was equal,
     and the usual reason.
@@ -69,11 +72,15 @@ def printed(
         else f"what printed {difference.was!r}"
     )
     where = difference.after, difference.attempt
-    facts = cause.gather(reference, other, where)._replace(metrics=(line,), metrics_first=True)
-    return _at(*where, other, str(difference), _reason(cause.usual(facts), leftovers))
+    facts = cause.gather_facts(reference, other, where)._replace(
+        metrics=(line,), metrics_first=True
+    )
+    return _divergence_at(
+        *where, other, str(difference), _choose_reason(cause.find_cause(facts), leftovers)
+    )
 
 
-FILE = Cause(
+FILE = DivergenceCause(
     "file",
     "attempts of one run share this file, and a resume does "
     "not take back what a killed attempt had written. Let each "
@@ -83,16 +90,22 @@ FILE = Cause(
 )
 
 
-def of_files(differences: Sequence[FileDifference], reference: Trace, other: Trace) -> Divergence:
+def file_divergence(
+    differences: Sequence[FileDifference], reference: RunTrace, other: RunTrace
+) -> Divergence:
     """The first file that differs after `other`, while all tracked state was equal."""
     attempt, place = max(other.restored, default=0), reference.states[-1].place
-    lost = cause.not_brought_back(cause.gather(reference, other, (place, attempt)))
-    return _at(
-        place, attempt, other, str(differences[0]), FILE if lost is None else lost.also(FILE)
+    lost = cause.unrestored_variables(cause.gather_facts(reference, other, (place, attempt)))
+    return _divergence_at(
+        place,
+        attempt,
+        other,
+        str(differences[0]),
+        FILE if lost is None else lost.combined_with(FILE),
     )
 
 
-ANOTHER_RUN = Cause(
+ANOTHER_RUN = DivergenceCause(
     "another run",
     "the first run of the script is identical, "
     "and a further one ended otherwise. Drill that one alone, in a script "
@@ -100,19 +113,21 @@ ANOTHER_RUN = Cause(
 )
 
 
-def of_another_run(what: str, reference: Trace, other: Trace) -> Divergence:
+def other_run_divergence(what: str, reference: RunTrace, other: RunTrace) -> Divergence:
     """How a run of the script besides its first differed in the end."""
-    return _at(reference.states[-1].place, max(other.restored, default=0), other, what, ANOTHER_RUN)
+    return _divergence_at(
+        reference.states[-1].place, max(other.restored, default=0), other, what, ANOTHER_RUN
+    )
 
 
-AFTER_THE_LOOP = Cause(
+AFTER_THE_LOOP = DivergenceCause(
     "after the loop",
     "the finished script was started once more, "
     "as after a kill behind its loop, and the loop's body did not run",
 )
 
 
-def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
+def restart_divergence(what: str, reference: RunTrace, other: RunTrace) -> Divergence:
     """The differences after a start of the finished script. The run reports names that only the
     loop's body sets.
     """
@@ -134,23 +149,25 @@ def of_a_restart(what: str, reference: Trace, other: Trace) -> Divergence:
         ),
     )
     reason = AFTER_THE_LOOP._replace(text=AFTER_THE_LOOP.text + reads, lines=lines)
-    return _at(reference.states[-1].place, attempt, other, what, reason)
+    return _divergence_at(reference.states[-1].place, attempt, other, what, reason)
 
 
-def failed(reference: Trace, other: Trace, idle: frozenset[str]) -> Divergence | None:
+def failure_divergence(
+    reference: RunTrace, other: RunTrace, idle: frozenset[str]
+) -> Divergence | None:
     """Return where a resumed attempt that failed had left the reference run's path;
     None if it had not.
     """
-    parted = compare.parting(reference, other, idle)
+    parted = compare.first_state_difference(reference, other, idle)
     if parted is None or not other.restored.get(parted.attempt, SafePoint(0)).step:
         return None
     metrics = compare.metric_differences(reference.metrics, other.metrics)
-    return divergence(
+    return find_divergence(
         reference, other, parted, [each for each in metrics if each.what != "missing"]
     )
 
 
-def why_failed(found: Divergence | None) -> str:
+def describe_failure_cause(found: Divergence | None) -> str:
     """Return the cause of such a failure as one more line."""
     if found is None:
         return ""
@@ -161,9 +178,9 @@ def why_failed(found: Divergence | None) -> str:
     )
 
 
-def require_something(found: DrillReport, reference: Trace) -> None:
-    """Do not call a run identical if nothing could be compared:
-    it tracks, logs and prints nothing.
+def require_comparable(found: DrillReport, reference: RunTrace) -> None:
+    """Change the verdict "identical" if nothing could be compared: the run tracks, logs and
+    prints nothing.
     """
     keys = [key for seen in reference.states[:1] for key in seen.leaves]
     state = [key for key in keys if not key.removeprefix("tree:").startswith(RESERVED)]
@@ -181,7 +198,7 @@ def require_something(found: DrillReport, reference: Trace) -> None:
         )
 
 
-def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
+def why_not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
     """Return why fewer places are proven than wanted, and what to do; None if they are enough."""
     if found.kills_proven >= schedule_wanted > 0:
         return None
@@ -200,14 +217,14 @@ def not_proven(found: DrillReport, schedule_wanted: int) -> str | None:
     )
 
 
-def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
+def _choose_reason(usual: DivergenceCause, leftovers: Sequence[Leftover]) -> DivergenceCause:
     """Return the reason. A file that another run left comes first:
     it changes how any run begins.
     """
     if not leftovers:
         return usual
-    also = f". Or ({usual.name}): {usual.advice}" if by_itself.is_known(usual) else ""
-    return Cause(
+    also = f". Or ({usual.name}): {usual.advice}" if by_itself.names_a_cause(usual) else ""
+    return DivergenceCause(
         LEFTOVER,
         f"{leftovers[0]}. A run must not depend on files that "
         "an earlier one left: let the script write it elsewhere "
@@ -215,7 +232,9 @@ def _reason(usual: Cause, leftovers: Sequence[Leftover]) -> Cause:
     )
 
 
-def _at(place: SafePoint, attempt: int, other: Trace, what: str, reason: Cause) -> Divergence:
+def _divergence_at(
+    place: SafePoint, attempt: int, other: RunTrace, what: str, reason: DivergenceCause
+) -> Divergence:
     resumed = other.restored.get(attempt)
     return Divergence(
         step=place.step,

@@ -37,8 +37,8 @@ TAIL_BYTES = 1 << 16
 PRINTED_BYTES = 64 << 20  # of one start; later output is not compared
 
 
-class Fired(NamedTuple):
-    """An interruption that was delivered."""
+class DeliveredKill(NamedTuple):
+    """A signal that was sent to the command."""
 
     signal: str
     in_save: str | None  # the checkpoint that was being written
@@ -49,16 +49,16 @@ class ChildExit(NamedTuple):
     """How one start of the command ended."""
 
     exit: int  # in subprocess's notation: -9 for SIGKILL
-    fired: Fired | None
+    fired: DeliveredKill | None
     tail: str
     took_s: float
     # by attempt: a launcher that lost a rank may begin another attempt itself
-    strikes: Mapping[int, Fired] = {}
+    strikes: Mapping[int, DeliveredKill] = {}
     printed: str = ""  # to standard output, with the marks of safe points
 
 
-class Damage(NamedTuple):
-    """Damage done on purpose to a committed checkpoint."""
+class DamageDone(NamedTuple):
+    """Damage that the drill did to a committed checkpoint."""
 
     checkpoint: str
     what: str
@@ -87,7 +87,7 @@ class ChildTree(children.Child):
 
     def ended(self) -> bool:
         """Whether the command itself has ended; processes that it left may still run."""
-        self.look()
+        self.update()
         self._read()  # otherwise it would wait for space in the pipe
         return self.code is not None
 
@@ -101,8 +101,8 @@ class ChildTree(children.Child):
         """Send SIGKILL to one process that has a rank,
         and to no other; without ranks, to the command.
         """
-        ranks = sorted(processes.workers(self.pid, "RANK")) or [self.pid]
-        warden.send([ranks[int(which * len(ranks))]], signal.SIGKILL)
+        ranks = sorted(processes.rank_workers(self.pid, "RANK")) or [self.pid]
+        warden.send_signal([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:
         """End all of its processes that still run; return the command's exit status."""
@@ -134,14 +134,14 @@ class ChildTree(children.Child):
                         self._printed += piece
 
 
-class Follow:
-    """The journal of the newest attempt, read as it grows."""
+class JournalFollower:
+    """Reads the journal of the newest attempt while it grows."""
 
     def __init__(self, root: Path, after: int) -> None:
         self._root = root
-        self._begin(after)
+        self._reset(after)
 
-    def _begin(self, after: int) -> None:
+    def _reset(self, after: int) -> None:
         self._after = after
         self._file: FileIO | None = None
         self._rest = b""
@@ -156,44 +156,44 @@ class Follow:
         if self._file is not None:
             self._file.close()
 
-    def overtaken(self) -> bool:
+    def has_later_attempt(self) -> bool:
         """Whether a later attempt has begun."""
-        return 0 < self.attempt < self._newest()
+        return 0 < self.attempt < self._newest_attempt()
 
-    def go_on(self) -> None:
+    def follow_later_attempt(self) -> None:
         """Follow the later attempt."""
         self.close()
-        self._begin(self.attempt)
+        self._reset(self.attempt)
 
-    def look(self) -> None:
+    def read_new_events(self) -> None:
         """Read what was written since the last call."""
-        self._file = self._file or self._find()
+        self._file = self._file or self._open_journal()
         if self._file is None:
             return
         *whole, self._rest = (self._rest + self._file.readall()).split(b"\n")
         for line in whole:
             with suppress(*UNREADABLE):  # empty, or incomplete
-                self._take(msgspec.json.decode(line))
+                self._handle_event(msgspec.json.decode(line))
 
-    def saving(self) -> str | None:
+    def checkpoint_being_saved(self) -> str | None:
         """Return the checkpoint that is being written now."""
         if self.room is None:
             return None
         return next((name for name in _names(self.room) if name.startswith("step-")), None)
 
-    def _find(self) -> FileIO | None:
-        newest = self._newest()
+    def _open_journal(self) -> FileIO | None:
+        newest = self._newest_attempt()
         if newest <= self._after:
             return None
         self.attempt, self.room = newest, self._root / "attempts" / str(newest)
         return FileIO(self.room / f"attempt-{newest}.jsonl")
 
-    def _newest(self) -> int:
+    def _newest_attempt(self) -> int:
         return max(
             (int(name) for name in _names(self._root / "attempts") if name.isdecimal()), default=0
         )
 
-    def _take(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         what, place = event.get("event"), place_of(event)
         durable = what == "saved" or (what == "restored" and event["checkpoint"] is not None)
         if what == "restored":
@@ -211,10 +211,12 @@ def _names(path: Path) -> list[str]:
         return []
 
 
-Aiming = Callable[[Follow], Kill | None]  # returns the next kill, given how far the attempt is
+Aiming = Callable[
+    [JournalFollower], Kill | None
+]  # returns the next kill, given how far the attempt is
 
 
-def run(
+def run_command(
     command: Sequence[str],
     environment: Mapping[str, str],
     root: Path,
@@ -230,18 +232,18 @@ def run(
     Raises:
         ChildError: it did not end in time; it was killed.
     """
-    began, strikes = time.monotonic(), dict[int, Fired]()
-    with ChildTree(command, environment) as child, closing(Follow(root, after)) as view:
+    began, strikes = time.monotonic(), dict[int, DeliveredKill]()
+    with ChildTree(command, environment) as child, closing(JournalFollower(root, after)) as view:
         while not child.ended():
-            if view.attempt in strikes and view.overtaken():
-                view.go_on()
-            view.look()
+            if view.attempt in strikes and view.has_later_attempt():
+                view.follow_later_attempt()
+            view.read_new_events()
             kill = aim(view) if view.attempt not in strikes else None
-            near = kill is not None and is_near(kill, view)
+            near = kill is not None and is_at_kill_point(kill, view)
             if (
                 kill is not None
-                and is_ripe(kill, view)
-                and (fired := _fire(child, view, kill)) is not None
+                and is_kill_due(kill, view)
+                and (fired := _deliver_kill(child, view, kill)) is not None
             ):
                 strikes[view.attempt] = fired
             if time.monotonic() - began > timeout_s:
@@ -260,42 +262,44 @@ def run(
         )
 
 
-def is_near(kill: Kill, view: Follow) -> bool:
-    """Whether the attempt is where the kill must come,
-    apart from the save inside which it must come.
+def is_at_kill_point(kill: Kill, view: JournalFollower) -> bool:
+    """Whether the attempt has reached the kill's place. The save that the kill must hit may
+    not have begun.
     """
     reached = kill.reached is None or view.at.order >= kill.reached.order
     return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
 
 
-def is_ripe(kill: Kill, view: Follow) -> bool:
-    """Whether the kill may come.
-    If the save to be struck is already over, its checkpoint is accepted.
+def is_kill_due(kill: Kill, view: JournalFollower) -> bool:
+    """Whether to send the kill now. If the save to be hit is already over, its checkpoint is
+    accepted.
     """
-    return is_near(kill, view) and (
-        kill.in_save is None or view.saving() is not None or view.kept.order >= kill.in_save.order
+    return is_at_kill_point(kill, view) and (
+        kill.in_save is None
+        or view.checkpoint_being_saved() is not None
+        or view.kept.order >= kill.in_save.order
     )
 
 
-def _fire(child: ChildTree, view: Follow, kill: Kill) -> Fired | None:
+def _deliver_kill(child: ChildTree, view: JournalFollower, kill: Kill) -> DeliveredKill | None:
     """Interrupt the child; return None, and do nothing, if it has already ended."""
     until = time.monotonic() + kill.delay_s
     while not child.ended() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, POLL_S))
     if child.ended():
         return None
-    saving = view.saving()
+    saving = view.checkpoint_being_saved()
     if kill.signal == RANK:
         child.lose_rank(kill.which)
-        return Fired(RANK, saving, kill.damage)
+        return DeliveredKill(RANK, saving, kill.damage)
     child.interrupt(kill.signal)
     if kill.signal == "KILL":
         child.finish()
-        saving = view.saving()  # the partial files prove that a save was killed
-    return Fired(kill.signal, saving, kill.damage)
+        saving = view.checkpoint_being_saved()  # the partial files prove that a save was killed
+    return DeliveredKill(kill.signal, saving, kill.damage)
 
 
-def exits_of(name: str) -> tuple[int, int]:
+def exit_codes_of_signal(name: str) -> tuple[int, int]:
     """Return the exit statuses of a command killed by a signal:
     seen directly, and through a shell.
     """
@@ -304,10 +308,8 @@ def exits_of(name: str) -> tuple[int, int]:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP unwind this process as Ctrl-C does,
-    so that no child outlives it.
-    """
+def unwinding_on_signals() -> Iterator[None]:
+    """Within this block, SIGTERM and SIGHUP raise like Ctrl-C, so that all children are ended."""
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -320,7 +322,7 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def damage(root: Path, kind: str, seed: int) -> Damage | None:
+def damage_newest(root: Path, kind: str, seed: int) -> DamageDone | None:
     """Damage the newest checkpoint of the run at `root`; return None, and do nothing, without an
     older intact one.
     """
@@ -343,14 +345,14 @@ def damage(root: Path, kind: str, seed: int) -> Damage | None:
         what = f"{name} cut from {len(data):,} to {place:,} bytes"
         del data[place:]
     disk.replace_with(path, [data])
-    return Damage(newest.name, what)
+    return DamageDone(newest.name, what)
 
 
-def resumes_at(root: Path, besides: str | None = None) -> SafePoint:
-    """Return the place of the newest checkpoint of the run at `root`, without the one called
-    `besides`; step 0 if none.
+def next_resume_place(root: Path, besides: str | None = None) -> SafePoint:
+    """Return where the next attempt will resume: at the newest checkpoint of the run at `root`, or
+    step 0.
 
-    The next attempt will resume there.
+    `besides`: a checkpoint that does not count.
     """
     found = [
         checkpoint for checkpoint in Store(root).checkpoints() if checkpoint.path.name != besides

@@ -20,7 +20,7 @@ DIRECTORY = "opened"
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A file whose content at a run's begin was not the same as for the first run."""
+    """A file that one run of the drill read after another run had changed it."""
 
     path: str
     writer: str  # one of NAMES
@@ -37,7 +37,7 @@ class Leftover(msgspec.Struct, frozen=True):
         )
 
 
-def prepare(place: Path, run: str, began_ns: int) -> Path:
+def prepare_file_log(place: Path, run: str, began_ns: int) -> Path:
     """Return the file in which the processes of that run note the files that they open."""
     disk.make_dirs(place / DIRECTORY)
     path = place / DIRECTORY / f"{run}.jsonl"
@@ -45,13 +45,13 @@ def prepare(place: Path, run: str, began_ns: int) -> Path:
     return path
 
 
-def found(place: Path) -> list[Leftover]:
+def find_leftovers(place: Path) -> list[Leftover]:
     """Return the files that runs have read from each other, in the order of the runs."""
-    lines = {run: _lines(place / DIRECTORY / f"{run}.jsonl") for run in NAMES}
+    lines = {run: _read_file_log(place / DIRECTORY / f"{run}.jsonl") for run in NAMES}
     left: dict[tuple[str, str], Leftover] = {}
     for run in NAMES:
         for line in lines[run]:
-            if "read" in line and not _of_a_supervisor(line["read"]):
+            if "read" in line and not _is_supervisor_file(line["read"]):
                 path, before = line["read"], [each for each in NAMES if lines[each]]
                 writer = [
                     each for each in before if lines[each][0]["began_ns"] <= line["written_ns"]
@@ -63,20 +63,22 @@ def found(place: Path) -> list[Leftover]:
     return list(left.values())
 
 
-def written(place: Path) -> set[str]:
+def written_files(place: Path) -> set[str]:
     """Return the files that any run has written until now."""
-    lines = (line for run in NAMES for line in _lines(place / DIRECTORY / f"{run}.jsonl"))
+    lines = (line for run in NAMES for line in _read_file_log(place / DIRECTORY / f"{run}.jsonl"))
     return {
-        line["wrote"] for line in lines if "wrote" in line and not _of_a_supervisor(line["wrote"])
+        line["wrote"]
+        for line in lines
+        if "wrote" in line and not _is_supervisor_file(line["wrote"])
     }
 
 
-def _of_a_supervisor(path: str) -> bool:
-    """Whether `holdfast run`, which may be what is drilled, writes that file for itself."""
+def _is_supervisor_file(path: str) -> bool:
+    """Whether the file belongs to `holdfast run`, which may be the drilled command."""
     return scan.exists(Path(path).with_name(SUPERVISOR))
 
 
-def _lines(path: Path) -> list[Mapping[str, Any]]:
+def _read_file_log(path: Path) -> list[Mapping[str, Any]]:
     if not scan.exists(path):
         return []
     found = []

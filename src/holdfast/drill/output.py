@@ -64,7 +64,7 @@ class LineParts(NamedTuple):
     numbers: tuple[str, ...]
 
 
-class Varying(NamedTuple):
+class VaryingOutput(NamedTuple):
     """What differs between two undisturbed runs."""
 
     places: set[SafePoint]  # where they printed different numbers of lines
@@ -73,9 +73,9 @@ class Varying(NamedTuple):
     numbers: set[tuple[str, int]]  # the nth number in lines of that wording
     exempt: Sequence[str]  # patterns of lines that the user does not want to be compared
 
-    def said(self, line: str) -> LineParts | None:
+    def comparable_part(self, line: str) -> LineParts | None:
         """Return the part of the line to compare; None: nothing."""
-        wording, numbers = words(line)
+        wording, numbers = split_numbers(line)
         if (
             "\r" in line
             or _MOVES.search(line)
@@ -94,7 +94,7 @@ def without_marks(text: str) -> str:
     return MARK.sub("", text)
 
 
-def sections(text: str, *, finished: bool) -> list[Section]:
+def split_sections(text: str, *, finished: bool) -> list[Section]:
     """Return the sections of one start's output;
     the last one is complete only if the command finished.
     """
@@ -108,18 +108,18 @@ def sections(text: str, *, finished: bool) -> list[Section]:
     return [section for section, is_whole in zip(cut, whole, strict=False) if is_whole]
 
 
-def varying(
+def find_varying(
     first: Sequence[Section], second: Sequence[Section], exempt: Sequence[str] = ()
-) -> Varying:
+) -> VaryingOutput:
     """Return what two undisturbed runs printed differently."""
-    others, found = _by_place(second), Varying(set(), set(), set(), set(), exempt)
+    others, found = _by_place(second), VaryingOutput(set(), set(), set(), set(), exempt)
     for section in first:
         beside = others.get(section.after)
         if beside is None or len(beside.lines) != len(section.lines):
             found.places.add(section.after)
             continue
         for at, (line, other) in enumerate(zip(section.lines, beside.lines, strict=True)):
-            (wording, mine), (another, theirs) = words(line), words(other)
+            (wording, mine), (another, theirs) = split_numbers(line), split_numbers(other)
             if wording != another:
                 found.wordings.update((wording, another))
                 # a third run may have a third wording there
@@ -131,8 +131,8 @@ def varying(
     return found
 
 
-def differences(
-    reference: Sequence[Section], other: Sequence[Section], known: Varying
+def compare_output(
+    reference: Sequence[Section], other: Sequence[Section], known: VaryingOutput
 ) -> tuple[list[LineDifference], int]:
     """Return the lines of `other` that the reference run lacks there, and how many lines were
     compared.
@@ -144,7 +144,7 @@ def differences(
         beside = expected.get(section.after)
         if beside is None or section.after in known.places:
             continue
-        mine, theirs = (list(_compared(each, known)) for each in (beside, section))
+        mine, theirs = (list(_comparable_lines(each, known)) for each in (beside, section))
         compared += len(theirs)
         for was, now in zip_longest(mine, theirs):
             if was is None or now is None or was[1] != now[1]:
@@ -154,9 +154,9 @@ def differences(
     return found, compared
 
 
-def _compared(section: Section, known: Varying) -> Iterator[tuple[str, LineParts]]:
+def _comparable_lines(section: Section, known: VaryingOutput) -> Iterator[tuple[str, LineParts]]:
     for at, line in enumerate(section.lines):
-        said = known.said(line)
+        said = known.comparable_part(line)
         if said is not None and (section.after, at) not in known.positions:
             yield line, said
 
@@ -165,7 +165,7 @@ def _by_place(sections: Sequence[Section]) -> Mapping[SafePoint, Section]:
     return {section.after: section for section in sections}
 
 
-def words(line: str) -> LineParts:
+def split_numbers(line: str) -> LineParts:
     """Return the wording of a line, and its numbers except times of day and timings."""
     line = _CLOCK.sub("@", line)
     wording, numbers, end = "", [], 0

@@ -15,7 +15,7 @@ import msgspec
 from ..journal import Event
 from ..run.settings import DrillTarget
 from .evidence import SafePoint
-from .places import END, LAST, Course, Target, fraction
+from .places import END, LAST, ResumeTarget, SafePointSequence, seeded_fraction
 
 DAMAGE = ("flipped bit", "truncated shard")
 # a run responds to these by saving; it cannot respond to KILL
@@ -30,7 +30,7 @@ _SEEN_S = 0.005  # a run leaves a safe point within this time after it was seen 
 
 
 class RunPace(NamedTuple):
-    """Measurements of an uninterrupted run: its last step, where it saves, how long things take."""
+    """Durations of an uninterrupted run: its steps and saves, its last step, and where it saves."""
 
     last: int  # its last step
     saves: int  # checkpoints before the last step
@@ -49,7 +49,7 @@ class RunPace(NamedTuple):
 class Kill(NamedTuple):
     """One planned interruption. It comes `delay_s` after all its conditions hold."""
 
-    target: Target  # where the next attempt must resume
+    target: ResumeTarget  # where the next attempt must resume
     aim: DrillTarget  # what the run does for this kill
     signal: str = ""  # "KILL", "TERM", ...
     reached: SafePoint | None = None  # the attempt has reached this place
@@ -73,7 +73,7 @@ class DrillOptions(NamedTuple):
     keep: Path | None = None  # where to keep the runs
 
 
-def pace(events: Sequence[Event], total_s: float) -> RunPace:
+def measure_pace(events: Sequence[Event], total_s: float) -> RunPace:
     """Return the pace of a run, computed from its journal."""
     steps, saves = (
         [event for event in events if event["event"] == kind] for kind in ("digests", "saved")
@@ -91,44 +91,52 @@ def pace(events: Sequence[Event], total_s: float) -> RunPace:
     )
 
 
-def plan(
-    pace: RunPace, course: Course, targets: Sequence[Target], options: DrillOptions, begin: int = 0
+def plan_kills(
+    pace: RunPace,
+    course: SafePointSequence,
+    targets: Sequence[ResumeTarget],
+    options: DrillOptions,
+    begin: int = 0,
 ) -> list[Kill]:
     """Return a kill for each target, in the order of the run;
     the first of them is number `begin` of the drill.
     """
     seed = options.seed
     signals = list(islice(cycle(options.signals), begin, begin + len(targets)))
-    damages = _damage_after(course, targets, signals, seed) if options.damage else {}
+    damages = _plan_damage(course, targets, signals, seed) if options.damage else {}
     planned = []
     for number, (target, signal) in enumerate(zip(targets, signals, strict=True), begin):
         damage = damages.get(target.place)
         in_save = damage is None and (number // len(options.signals) + seed) % 2 == 1
-        later = _later(course, target, targets, seed)
+        later = _later_point(course, target, targets, seed)
         if later is None and damage is not None:
-            later = course.following(target.place, 1)[0]
+            later = course.points_after(target.place, 1)[0]
         if signal in POLITE:
-            kill = _stop(course, target, later if damage else None, in_save=in_save)
+            kill = _plan_stop(course, target, later if damage else None, in_save=in_save)
         else:
-            kill = _strike(course, target, later if damage or in_save else None, in_save=in_save)
+            kill = _plan_sigkill(
+                course, target, later if damage or in_save else None, in_save=in_save
+            )
         exact = target.kind in (LAST, END) or damage is not None
         aim = msgspec.structs.replace(kill.aim, exact=exact)
-        delay_s = _delay_s(kill, pace, fraction(seed, number, "delay"))
-        which = fraction(seed, number, "rank")
+        delay_s = _delay_s(kill, pace, seeded_fraction(seed, number, "delay"))
+        which = seeded_fraction(seed, number, "rank")
         planned.append(
             kill._replace(signal=signal, aim=aim, delay_s=delay_s, damage=damage, which=which)
         )
     return planned
 
 
-def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
+def _plan_sigkill(
+    course: SafePointSequence, target: ResumeTarget, later: SafePoint | None, *, in_save: bool
+) -> Kill:
     """Return a SIGKILL that comes once the target is durable.
 
     It comes at a random moment after that, inside the save of `later`, or after that save, to
     damage it.
     """
     place, brink = target.place, course.places[-1]
-    saves = (*_fallback(course, target), place)
+    saves = (*_fallback_saves(course, target), place)
     if later is None:
         return Kill(target, DrillTarget(place, saves, brink=brink), kept=place)
     aim = DrillTarget(place, (*saves, later), brink=brink)
@@ -137,7 +145,9 @@ def _strike(course: Course, target: Target, later: SafePoint | None, *, in_save:
     )
 
 
-def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: bool) -> Kill:
+def _plan_stop(
+    course: SafePointSequence, target: ResumeTarget, later: SafePoint | None, *, in_save: bool
+) -> Kill:
     """Return a signal in the step before the place where the run must stop; the run waits there if
     it is early.
 
@@ -145,39 +155,46 @@ def _stop(course: Course, target: Target, later: SafePoint | None, *, in_save: b
     it. A stop inside a save comes in the save of the previous safe point.
     """
     place = target.place
-    before = course.before(place)
+    before = course.point_before(place)
     if later is not None:
-        saves = (*_fallback(course, target), place)
+        saves = (*_fallback_saves(course, target), place)
         return Kill(
-            target, DrillTarget(place, saves, hold=later), reached=course.before(later), kept=place
+            target,
+            DrillTarget(place, saves, hold=later),
+            reached=course.point_before(later),
+            kept=place,
         )
     if in_save and before is not None:
         return Kill(
             target, DrillTarget(place, (before,), hold=place), reached=before, in_save=before
         )
-    return Kill(target, DrillTarget(place, _fallback(course, target), hold=place), reached=before)
+    return Kill(
+        target, DrillTarget(place, _fallback_saves(course, target), hold=place), reached=before
+    )
 
 
-def _fallback(course: Course, target: Target) -> tuple[SafePoint, ...]:
-    """Return where to save besides: a run that cannot go on behind a last batch takes the
-    checkpoint before.
+def _fallback_saves(course: SafePointSequence, target: ResumeTarget) -> tuple[SafePoint, ...]:
+    """Return further places to save at: a run that fails after a last batch resumes from the
+    save before.
     """
-    before = course.before(target.place) if course.kind(target.place) == LAST else None
+    before = (
+        course.point_before(target.place) if course.kind_of_place(target.place) == LAST else None
+    )
     return () if before is None else (before,)
 
 
-def _later(
-    course: Course, target: Target, targets: Sequence[Target], seed: int
+def _later_point(
+    course: SafePointSequence, target: ResumeTarget, targets: Sequence[ResumeTarget], seed: int
 ) -> SafePoint | None:
     """Return a safe point soon after the target and before the next one; None: there is none.
 
     The next attempt may resume there.
     """
     # the run may resume there if its save is finished in time
-    free = course.free(target.place, _LATER, [each.place for each in targets])
+    free = course.free_points_after(target.place, _LATER, [each.place for each in targets])
     least = min(map(course.regularity, free), default=0.0)
     good = [place for place in free if course.regularity(place) <= least + 0.1]
-    return good[int(fraction(seed, *target.place, "later") * len(good))] if good else None
+    return good[int(seeded_fraction(seed, *target.place, "later") * len(good))] if good else None
 
 
 def _delay_s(kill: Kill, pace: RunPace, part: float) -> float:
@@ -191,8 +208,8 @@ def _delay_s(kill: Kill, pace: RunPace, part: float) -> float:
     return part * min(2 * pace.step_s, pace.total_s / 10)
 
 
-def _damage_after(
-    course: Course, targets: Sequence[Target], signals: Sequence[str], seed: int
+def _plan_damage(
+    course: SafePointSequence, targets: Sequence[ResumeTarget], signals: Sequence[str], seed: int
 ) -> dict[SafePoint, str]:
     """Return which damage is done after which target; never both kinds after one, and only if a
     later checkpoint can be damaged.
@@ -201,8 +218,8 @@ def _damage_after(
     is done.
     """
     able = [
-        (signal == RANK, fraction(seed, *target.place, "wound"), target.place)
+        (signal == RANK, seeded_fraction(seed, *target.place, "wound"), target.place)
         for target, signal in zip(targets, signals, strict=True)
-        if course.following(target.place, 1)
+        if course.points_after(target.place, 1)
     ]
     return dict(zip((place for _, _, place in sorted(able)), DAMAGE, strict=False))

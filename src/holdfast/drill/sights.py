@@ -32,7 +32,7 @@ class VariableRecord(NamedTuple):
     cut: int = 0  # so many variables were read, and there were more; 0: all of them
 
 
-def sights(log: Log) -> Iterable[VariableRecord]:
+def read_variable_records(log: Log) -> Iterable[VariableRecord]:
     """Return the records of one attempt, in the order in which they were made."""
     values: dict[str, str] = {}
     about: dict[str, VariableFacts] = {}
@@ -57,26 +57,26 @@ def sights(log: Log) -> Iterable[VariableRecord]:
             yield VariableRecord(place_of(event), log.attempt, event["at"] == "begin", *more, *rest)
 
 
-class VariableRecords:
-    """The records of one run, by place."""
+class VariableHistory:
+    """The script's variables in one run, by safe point."""
 
     def __init__(self, sights: Sequence[VariableRecord]) -> None:
         self.all = sights
         self._points = {sight.place: sight for sight in sights if not sight.begin}
         self._begins = {sight.attempt: sight for sight in sights if sight.begin}
 
-    def at(self, place: SafePoint) -> VariableRecord | None:
+    def record_at(self, place: SafePoint) -> VariableRecord | None:
         """Return the variables at a safe point, or, for step 0, at the run's begin."""
         return self._points.get(place) or (self._begins.get(1) if place.step == 0 else None)
 
-    def begin(self, attempt: int) -> VariableRecord | None:
+    def record_at_begin(self, attempt: int) -> VariableRecord | None:
         """Return the variables when the attempt's first loop began."""
         return self._begins.get(attempt)
 
-    def of(self, attempt: int) -> list[VariableRecord]:
+    def records_of(self, attempt: int) -> list[VariableRecord]:
         """Return the records at the safe points of one attempt, in the order of the run."""
         return [sight for sight in self.all if sight.attempt == attempt and not sight.begin]
 
-    def point(self, attempt: int, place: SafePoint) -> VariableRecord | None:
+    def record_in_attempt(self, attempt: int, place: SafePoint) -> VariableRecord | None:
         """Return the variables at that safe point of that attempt."""
-        return next((sight for sight in self.of(attempt) if sight.place == place), None)
+        return next((sight for sight in self.records_of(attempt) if sight.place == place), None)

@@ -16,7 +16,7 @@ import msgspec
 
 from ..run.witness import UNREAD, VariableFacts
 from .safepoint import SafePoint
-from .sights import VariableRecord, VariableRecords
+from .sights import VariableHistory, VariableRecord
 
 VARS = "run.vars."
 
@@ -33,7 +33,7 @@ class Suspect(NamedTuple):
     @property
     def name(self) -> str:
         """The path as the script spells it."""
-        return spelled(self.path)
+        return script_name(self.path)
 
     @property
     def owner(self) -> str:
@@ -55,7 +55,7 @@ class Suspect(NamedTuple):
         return self.name.partition(".")[0].partition("[")[0]
 
 
-def spelled(path: str) -> str:
+def script_name(path: str) -> str:
     """Return a path as the script spells it: without the function whose local it is."""
     head, mark, rest = path.partition(":")
     return rest if mark and head.isidentifier() else path
@@ -69,10 +69,10 @@ def function_of(path: str) -> str:
     return head if mark and head.isidentifier() else ""
 
 
-def suspects(
-    reference: VariableRecords,
-    second: VariableRecords,
-    other: VariableRecords,
+def find_suspects(
+    reference: VariableHistory,
+    second: VariableHistory,
+    other: VariableHistory,
     attempt: int,
     diverged_at: SafePoint,
 ) -> list[Suspect]:
@@ -82,13 +82,18 @@ def suspects(
     Adds unrestored variables that had not changed yet; the result is empty if only those are found.
     every attempt with what it held at the very beginning.
     """
-    begin = other.begin(attempt)
+    begin = other.record_at_begin(attempt)
     there, beside = (
-        (None, None) if begin is None else (reference.at(begin.place), second.at(begin.place))
+        (None, None)
+        if begin is None
+        else (reference.record_at(begin.place), second.record_at(begin.place))
     )
     if begin is None or there is None or beside is None:
         return []
-    before, later = _last_before(other, attempt, diverged_at), _unchanged_at_start(reference, other)
+    before, later = (
+        _last_record_before(other, attempt, diverged_at),
+        _unchanged_at_start(reference, other),
+    )
     found, last = [], reference.all[-1].about
     for path, was in there.values.items():
         now, about, here = begin.values.get(path), there.about[path], begin.about.get(path)
@@ -100,13 +105,13 @@ def suspects(
             continue
         if now == was and later.get(path) == was:
             found.append(Suspect(path, about, was, now))
-        elif now != was and _persists(path, before, reference):
+        elif now != was and _still_differs_before(path, before, reference):
             held = here.tracked if here is not None and now is not None else ""
             found.append(Suspect(path, about, was, now, held))
     return [] if all(each.unchanged_at_start for each in found) else found
 
 
-def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> dict[str, str]:
+def _unchanged_at_start(reference: VariableHistory, other: VariableHistory) -> dict[str, str]:
     """Return the variables that change in the reference run and that began it and every attempt
     with one value.
 
@@ -114,7 +119,7 @@ def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> d
 
     The mode of a module is left out: `train()` and `eval()` set it each time.
     """
-    first, begins = reference.begin(1), [sight for sight in other.all if sight.begin]
+    first, begins = reference.record_at_begin(1), [sight for sight in other.all if sight.begin]
     if first is None:
         return {}
     found: dict[str, str] = {}
@@ -126,38 +131,42 @@ def _unchanged_at_start(reference: VariableRecords, other: VariableRecords) -> d
     return found
 
 
-def _last_before(
-    other: VariableRecords, attempt: int, diverged_at: SafePoint
+def _last_record_before(
+    other: VariableHistory, attempt: int, diverged_at: SafePoint
 ) -> VariableRecord | None:
     """Return the attempt's last safe point before `diverged_at`; None if it passed none."""
-    passed = [sight for sight in other.of(attempt) if sight.place.order < diverged_at.order]
+    passed = [sight for sight in other.records_of(attempt) if sight.place.order < diverged_at.order]
     return passed[-1] if passed else None
 
 
-def _persists(path: str, before: VariableRecord | None, reference: VariableRecords) -> bool:
-    there = reference.at(before.place) if before is not None else None
+def _still_differs_before(
+    path: str, before: VariableRecord | None, reference: VariableHistory
+) -> bool:
+    there = reference.record_at(before.place) if before is not None else None
     if before is None or there is None or path not in before.values:
         return True
     return there.values.get(path) != before.values[path]
 
 
-def shifted(
-    reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+def restarted_counters(
+    reference: VariableHistory, other: VariableHistory, attempt: int, diverged_at: SafePoint
 ) -> list[str]:
     """Return pass counters that restarted after the resume, such as an `enumerate` index.
 
     Each pass assigns such a counter, so restoring the variable would not help.
     """
     begin, here, there = (
-        other.begin(attempt),
-        other.point(attempt, diverged_at),
-        reference.at(diverged_at),
+        other.record_at_begin(attempt),
+        other.record_in_attempt(attempt, diverged_at),
+        reference.record_at(diverged_at),
     )
-    came_to = None if begin is None else reference.at(begin.place)
+    came_to = None if begin is None else reference.record_at(begin.place)
     if came_to is None or here is None or there is None:
         return []
     passes = there.place.step - came_to.place.step
-    fresh = reference.at(SafePoint(passes))  # the same number of passes after the run's start
+    fresh = reference.record_at(
+        SafePoint(passes)
+    )  # the same number of passes after the run's start
     return (
         []
         if fresh is None
@@ -181,13 +190,13 @@ def _whole(value: str | None) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() else None
 
 
-def other_batch(
-    reference: VariableRecords, other: VariableRecords, attempt: int, diverged_at: SafePoint
+def consumed_other_batch(
+    reference: VariableHistory, other: VariableHistory, attempt: int, diverged_at: SafePoint
 ) -> bool | None:
     """Whether the step that ended at `diverged_at` consumed another batch than in the reference
     run; None: unknown.
     """
-    here, there = other.point(attempt, diverged_at), reference.at(diverged_at)
+    here, there = other.record_in_attempt(attempt, diverged_at), reference.record_at(diverged_at)
     if (
         here is None
         or there is None
@@ -199,28 +208,28 @@ def other_batch(
     return here.batch != there.batch
 
 
-def reordered(first: VariableRecords, second: VariableRecords) -> list[str]:
+def reordered_containers(first: VariableHistory, second: VariableHistory) -> list[str]:
     """Return containers with equal items in another order in the two undisturbed runs, e.g.
 
     made by iterating a set of strings.
     """
-    return [path for path, a, b in _unlike(first, second) if a.bag and a.bag == b.bag]
+    return [path for path, a, b in _differing_variables(first, second) if a.bag and a.bag == b.bag]
 
 
-def clocks(first: VariableRecords, second: VariableRecords) -> list[str]:
+def time_variables(first: VariableHistory, second: VariableHistory) -> list[str]:
     """Return the variables that hold times."""
-    return [path for path, a, b in _unlike(first, second) if a.clock or b.clock]
+    return [path for path, a, b in _differing_variables(first, second) if a.clock or b.clock]
 
 
-def _unlike(
-    first: VariableRecords, second: VariableRecords
+def _differing_variables(
+    first: VariableHistory, second: VariableHistory
 ) -> Iterator[tuple[str, VariableFacts, VariableFacts]]:
     """Yield variables that differ between the two undisturbed runs,
     at the first place where each does.
     """
     told: set[str] = set()
     for sight in first.all:
-        beside = second.begin(1) if sight.begin else second.at(sight.place)
+        beside = second.record_at_begin(1) if sight.begin else second.record_at(sight.place)
         for path, value in sight.values.items() if beside is not None else ():
             if (
                 beside is not None

@@ -23,7 +23,7 @@ COLUMNS = (
 )
 
 
-def lines(report: DrillReport) -> Iterator[str]:
+def report_lines(report: DrillReport) -> Iterator[str]:
     """Yield the lines below the attempts; the last line is the verdict."""
     yield from (
         f"damaged after attempt {each.attempt}: {each.damage}"
@@ -32,29 +32,29 @@ def lines(report: DrillReport) -> Iterator[str]:
     )
     if report.metrics:
         yield "last metrics: " + ", ".join(
-            f"{name} {_number(value)}" for name, value in report.metrics.items()
+            f"{name} {_format_number(value)}" for name, value in report.metrics.items()
         )
     if report.exempt:
         yield f"not compared, as timings or by --exempt: {', '.join(report.exempt)}"
-    yield from _numbers(report)
-    yield from _some(
+    yield from _count_lines(report)
+    yield from _first_differences(
         "read from another run, besides the run's own directory",
         [str(each) for each in report.leftovers],
     )
     for note in report.notes:
         yield f"note: {note}"
     if report.divergence is not None:
-        yield from divergence(report.divergence, report.verdict)
-        yield from _some("metrics that differ", report.metric_differences)
-        yield from _some(
+        yield from divergence_lines(report.divergence, report.verdict)
+        yield from _first_differences("metrics that differ", report.metric_differences)
+        yield from _first_differences(
             "the last state differs (a: the first run, b: this one)", report.final_differences
         )
-        yield from _some("printed lines that differ", report.output_differences)
-        yield from _some("files of the script that differ", report.file_differences)
+        yield from _first_differences("printed lines that differ", report.output_differences)
+        yield from _first_differences("files of the script that differ", report.file_differences)
     yield report.verdict_line
 
 
-def divergence(found: Divergence, verdict: str) -> Iterator[str]:
+def divergence_lines(found: Divergence, verdict: str) -> Iterator[str]:
     """Yield where and why they diverge, in a few lines."""
     resumed = (
         f", in attempt {found.attempt}, resumed at step {found.resumed_from}"
@@ -73,7 +73,7 @@ def divergence(found: Divergence, verdict: str) -> Iterator[str]:
         yield from (f"  {line}" for line in found.lines)
 
 
-def row(attempt: DrillAttempt) -> tuple[str, ...]:
+def attempt_cells(attempt: DrillAttempt) -> tuple[str, ...]:
     """Return the cells of an attempt under COLUMNS."""
     return (
         str(attempt.attempt),
@@ -92,7 +92,7 @@ def _interruption(attempt: DrillAttempt) -> str:
     return attempt.signal + (f", while saving {attempt.in_save}" if attempt.in_save else "")
 
 
-def _numbers(report: DrillReport) -> Iterator[str]:
+def _count_lines(report: DrillReport) -> Iterator[str]:
     if report.attempts:
         states, metrics = (
             counted(report.states_compared, "state"),
@@ -124,7 +124,7 @@ def _resumed(place: ResumePoint) -> str:
     return f"step {place.step}{after} ({place.kind})"
 
 
-def _some(what: str, differences: Sequence[str]) -> Iterator[str]:
+def _first_differences(what: str, differences: Sequence[str]) -> Iterator[str]:
     if differences:
         yield f"{what}:"
     yield from (f"  {each}" for each in differences[:_MOST])
@@ -132,5 +132,5 @@ def _some(what: str, differences: Sequence[str]) -> Iterator[str]:
         yield f"  and {len(differences) - _MOST} more"
 
 
-def _number(value: float | str) -> str:
+def _format_number(value: float | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import sbatch, work
 from ..batch.bash import ShellCommand
-from ..batch.script import Script, Trap
-from ..batch.variables import filled
-from ..batch.work import program
+from ..batch.script import BatchScript, Trap
+from ..batch.variables import fill_variables
+from ..batch.work import program_words
 from .fix import Edit, LintFix, replace_in_line
 from .rule import Fault, Rule
 from .work import in_pieces
@@ -30,16 +30,16 @@ _COUNT = LintFix(
 )
 
 
-def requeue_refused(script: Script) -> Iterator[Fault]:
+def requeue_refused(script: BatchScript) -> Iterator[Fault]:
     """Slurm does not requeue a job that was submitted with --no-requeue,
     also when the job asks for it.
     """
     said = script.option("requeue", "no-requeue")
-    for command in script.requeues if said and said.name == "no-requeue" else ():
+    for command in script.requeue_commands if said and said.name == "no-requeue" else ():
         line = script.text.split("\n")[said.line - 1] if said else ""
         fix = LintFix(
             "write --requeue in place of --no-requeue",
-            _replaced(script, said.line if said else 1, line),
+            _replace_edit(script, said.line if said else 1, line),
         )
         yield Fault(
             command.line,
@@ -48,7 +48,7 @@ def requeue_refused(script: Script) -> Iterator[Fault]:
         )
 
 
-def _replaced(script: Script, number: int, line: str) -> tuple[Edit, ...]:
+def _replace_edit(script: BatchScript, number: int, line: str) -> tuple[Edit, ...]:
     start = sum(len(each) + 1 for each in script.text.split("\n")[: number - 1])
     place = line.find("--no-requeue")
     return (
@@ -58,7 +58,7 @@ def _replaced(script: Script, number: int, line: str) -> tuple[Edit, ...]:
     )
 
 
-def requeue_after_cancel(script: Script) -> Iterator[Fault]:
+def requeue_after_cancel(script: BatchScript) -> Iterator[Fault]:
     """Scancel sends SIGTERM: a job that requeues itself at SIGTERM cannot be cancelled."""
     for trap in script.traps:
         if "TERM" in trap.signals and _starts_always(script, trap):
@@ -70,15 +70,15 @@ def requeue_after_cancel(script: Script) -> Iterator[Fault]:
             )
 
 
-def _starts_always(script: Script, trap: Trap) -> bool:
+def _starts_always(script: BatchScript, trap: Trap) -> bool:
     """Whether the handler always starts the job again, whatever has happened."""
     return any(
-        _starts_again(each) and not each.joined and not _branched(each)
-        for each in script.handler(trap)
+        _starts_another_job(each) and not each.joined and not _is_conditional(each)
+        for each in script.handler_commands(trap)
     )
 
 
-def _itself(script: Script, command: ShellCommand) -> bool:
+def _submits_itself(script: BatchScript, command: ShellCommand) -> bool:
     """Whether `sbatch` submits this very script,
     as far as its name tells; another one is a next stage.
     """
@@ -87,34 +87,36 @@ def _itself(script: Script, command: ShellCommand) -> bool:
     option = script.option("job-name")
     about = [
         (option.value if option else None) or "",
-        *(program(script.work) if script.work else ()),
+        *(program_words(script.main_program) if script.main_program else ()),
     ]
     named = any(stem and stem in os.path.basename(word) for word in about)
     return command.words[0] != "sbatch" or named or _OWN.search(argument) is not None
 
 
-def _branched(command: ShellCommand) -> bool:
+def _is_conditional(command: ShellCommand) -> bool:
     return any(each.kind in ("if", "case", "loop") for each in command.within)
 
 
-def requeue_always(script: Script) -> Iterator[Fault]:
+def requeue_always(script: BatchScript) -> Iterator[Fault]:
     """A requeue or resubmission without a condition, or after each failure, never ends."""
-    chief = script.work
-    for command in script.all_after(chief):
-        if _starts_again(command) and _itself(script, command):
-            if not (command.joined or _branched(command)):
+    chief = script.main_program
+    for command in script.commands_after(chief):
+        if _starts_another_job(command) and _submits_itself(script, command):
+            if not (command.joined or _is_conditional(command)):
                 yield Fault(command.line, _ALWAYS, _COUNT)
-            elif chief is not None and _by_status(script, chief, command):
+            elif chief is not None and _depends_on_status_only(script, chief, command):
                 yield Fault(command.line, _BY_STATUS, _COUNT)
     for trap in script.traps:
         if {"EXIT", "0"} & set(trap.signals) and _starts_always(script, trap):
             yield Fault(trap.line, _ALWAYS, _COUNT)
 
 
-def resubmit_too_late(script: Script) -> Iterator[Fault]:
+def resubmit_too_late(script: BatchScript) -> Iterator[Fault]:
     """Commands after the long program do not run when the time limit ends the job."""
-    chief = script.work
-    for command in script.all_after(chief) if chief and not _in_time(script, chief) else ():
+    chief = script.main_program
+    for command in (
+        script.commands_after(chief) if chief and not _stops_in_time(script, chief) else ()
+    ):
         if (
             command.words[0] == "sbatch"
             and (command.joined or command.within)
@@ -123,21 +125,22 @@ def resubmit_too_late(script: Script) -> Iterator[Fault]:
         ):
             yield Fault(
                 command.line,
-                f"this is not reached at the time limit: {work.name(chief)} is still at work then",
+                "this is not reached at the time limit: "
+                f"{work.program_name(chief)} is still at work then",
                 LintFix(
                     "submit the successor before it: sbatch --dependency=afterany:$SLURM_JOB_ID ..."
                 ),
             )
 
 
-def _in_time(script: Script, chief: ShellCommand) -> bool:
+def _stops_in_time(script: BatchScript, chief: ShellCommand) -> bool:
     """Whether the program stops by itself before the job's time is over."""
-    return work.stops_itself(chief) and not any(stops_too_late(script))
+    return work.has_own_time_limit(chief) and not any(stops_too_late(script))
 
 
-def chain_breaks(script: Script) -> Iterator[Fault]:
+def chain_breaks(script: BatchScript) -> Iterator[Fault]:
     """A job that ran out of time does not satisfy afterok."""
-    for command in script.body:
+    for command in script.commands_as_run:
         own = next(
             (word for word in command.words if re.search(r"afterok:\$\{?SLURM_JOB", word)), None
         )
@@ -151,7 +154,7 @@ def chain_breaks(script: Script) -> Iterator[Fault]:
                     "write afterany", (Edit(place, place + 7, "afterany"),) if place >= 0 else ()
                 ),
             )
-    waits, chief = script.option("dependency"), script.work
+    waits, chief = script.option("dependency"), script.main_program
     goes_on = chief and any(
         re.search(r"resum|restart|hotstart|-cpi|ckpt|checkpoint", word) for word in chief.words
     )
@@ -164,21 +167,21 @@ def chain_breaks(script: Script) -> Iterator[Fault]:
         )
 
 
-def _starts_again(command: ShellCommand) -> bool:
+def _starts_another_job(command: ShellCommand) -> bool:
     return command.words[:2] == ("scontrol", "requeue") or command.words[0] == "sbatch"
 
 
-def fixed_resume(script: Script) -> Iterator[Fault]:
+def fixed_resume(script: BatchScript) -> Iterator[Fault]:
     """A start that always resumes from one named checkpoint loses everything that was saved
     later.
     """
-    chief, known = script.work, script.known
-    if chief is None or not _comes_back(script):
+    chief, known = script.main_program, script.known_variables
+    if chief is None or not _asks_for_restarts(script):
         return
-    words = program(chief)
+    words = program_words(chief)
     for place, word in enumerate(words):
         option, _, value = word.partition("=")
-        value = filled(value or next(iter(words[place + 1 : place + 2]), ""), known)
+        value = fill_variables(value or next(iter(words[place + 1 : place + 2]), ""), known)
         named = re.search(
             r"(step|epoch|iter|checkpoint|ckpt|global_step)[-_=]?\d+", os.path.basename(value)
         )
@@ -194,19 +197,19 @@ def fixed_resume(script: Script) -> Iterator[Fault]:
             )
 
 
-def no_resume(script: Script) -> Iterator[Fault]:
+def no_resume(script: BatchScript) -> Iterator[Fault]:
     """A restarted job begins from scratch, unless its command resumes from a checkpoint."""
-    chief = script.long_work
+    chief = script.long_main_program
     if chief is None or in_pieces(script, chief):
         return
-    words = program(chief)
+    words = program_words(chief)
     anew = next((word for word in words if _ANEW.match(word)), None)
     mdrun = (
         any(os.path.basename(word).startswith("mdrun") for word in words[:3])
         and "-cpi" not in words
     )
     dmtcp = os.path.basename(words[0]) == "dmtcp_launch" and "dmtcp_restart" not in script.text
-    if mdrun or ((anew or dmtcp) and _comes_back(script)):
+    if mdrun or ((anew or dmtcp) and _asks_for_restarts(script)):
         yield Fault(
             chief.line,
             f"{anew or ('mdrun without -cpi' if mdrun else words[0])} "
@@ -217,7 +220,7 @@ def no_resume(script: Script) -> Iterator[Fault]:
                 else "go on from the newest checkpoint"
             ),
         )
-    for command in script.body:
+    for command in script.commands_as_run:
         if command.words[0] == "decomposePar" and "-force" in command.words:
             what = (
                 "decomposePar -force removes what the last "
@@ -228,31 +231,33 @@ def no_resume(script: Script) -> Iterator[Fault]:
             )
 
 
-def _comes_back(script: Script) -> bool:
+def _asks_for_restarts(script: BatchScript) -> bool:
     """Whether the script asks for several starts."""
     said = script.option("requeue", "no-requeue")
-    again = any(command.words[0] == "sbatch" for command in script.everything)
-    return bool((said and said.name == "requeue") or script.requeues or script.chained or again)
+    again = any(command.words[0] == "sbatch" for command in script.all_commands)
+    return bool(
+        (said and said.name == "requeue") or script.requeue_commands or script.chain_option or again
+    )
 
 
-def endless_loop(script: Script) -> Iterator[Fault]:
+def endless_loop(script: BatchScript) -> Iterator[Fault]:
     """A program that fails at once is started for ever."""
     if _COUNTED.search(script.text) or re.search(r"\b(break|exit)\b", script.text):
         return
     lines = script.text.split("\n")
-    for command in script.body:
+    for command in script.commands_as_run:
         repeats = command.loop and re.match(r"\s*(until|while\s+!)\s", lines[command.line - 1])
         if repeats and work.is_work(command):
             yield Fault(
                 command.line,
-                f"{work.name(command)} is started again after each failure, for ever",
+                f"{work.program_name(command)} is started again after each failure, for ever",
                 LintFix("count the starts, or use: exec holdfast run --retries 3 -- ..."),
             )
 
 
-def stops_too_late(script: Script) -> Iterator[Fault]:
+def stops_too_late(script: BatchScript) -> Iterator[Fault]:
     """A limit of the program's own must end before that of the job, and leave it time to save."""
-    chief, limit_s = script.work, sbatch.limit_s(script.options)
+    chief, limit_s = script.main_program, sbatch.time_limit_s(script.options)
     words = chief.words if chief else ()
     hours = next((words[place + 1] for place, word in enumerate(words[:-1]) if word == "-maxh"), "")
     ends_s = _timeout_s(words)
@@ -292,22 +297,27 @@ def _timeout_s(words: Sequence[str]) -> float | None:
     )
 
 
-def pipe_hides_status(script: Script) -> Iterator[Fault]:
+def pipe_hides_status(script: BatchScript) -> Iterator[Fault]:
     """The status of a pipeline is that of its last command."""
-    chief = script.work
+    chief = script.main_program
     if chief is None or not chief.piped or "pipefail" in script.text:
         return
-    reader = next((each for each in script.body if each.piped and each.start > chief.start), None)
-    asked = script.after(reader) if reader else None
+    reader = next(
+        (each for each in script.commands_as_run if each.piped and each.start > chief.start), None
+    )
+    asked = script.next_command(reader) if reader else None
     if reader and reader.words[0] == "tee" and asked and (reader.joined or "$?" in asked.words):
         yield Fault(
             chief.line,
-            f"the status asked for is that of tee: a failure of {work.name(chief)} goes unseen",
+            "the status asked for is that of tee: "
+            f"a failure of {work.program_name(chief)} goes unseen",
             LintFix("write before it: set -o pipefail"),
         )
 
 
-def _by_status(script: Script, chief: ShellCommand, command: ShellCommand) -> bool:
+def _depends_on_status_only(
+    script: BatchScript, chief: ShellCommand, command: ShellCommand
+) -> bool:
     """Whether only the program's success or failure decides on another start,
     and nothing is counted.
     """
@@ -319,7 +329,7 @@ def _by_status(script: Script, chief: ShellCommand, command: ShellCommand) -> bo
     branches = {each.number for each in command.within if each.kind == "if"}
     asked = [
         each
-        for each in script.body
+        for each in script.commands_as_run
         for place in each.within
         if place.number in branches and place.part == 0
     ]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..batch.script import ScriptContext, read
+from ..batch.script import ScriptContext, parse_script
 from . import again, directives, places, signals, traps, work
 from .fix import Edit, LintFix
 from .rule import Rule, Severity
@@ -40,9 +40,9 @@ class Finding(NamedTuple):
     edits: tuple[Edit, ...]  # the repair; None if the script has to be restructured
 
 
-def lint(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  # noqa: B008  a frozen value
+def lint_script(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  # noqa: B008  a frozen value
     """Return the script's faults, sorted by line."""
-    script = read(text, around)
+    script = parse_script(text, around)
     allowed = {name.strip() for match in ALLOWED.finditer(text) for name in match[1].split(",")}
     found: set[Finding] = set()
     for rule in RULES:
@@ -52,10 +52,10 @@ def lint(text: str, around: ScriptContext = ScriptContext()) -> list[Finding]:  
     return sorted(found)
 
 
-def fixed(text: str, around: ScriptContext = ScriptContext()) -> str:  # noqa: B008  a frozen value
+def apply_fixes(text: str, around: ScriptContext = ScriptContext()) -> str:  # noqa: B008  a frozen value
     """Return the script with the edits of its findings made, until no finding has any."""
     for _ in range(_MOST_FIXES):
-        edits = next((found.edits for found in lint(text, around) if found.edits), ())
+        edits = next((found.edits for found in lint_script(text, around) if found.edits), ())
         if not edits:
             break
         for edit in sorted(edits, reverse=True):

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..batch import sbatch, sbatch_options
-from ..batch.script import Script
+from ..batch.script import BatchScript
 from ..interval import needed_s
-from .fix import Edit, LintFix, directive, replace_in_line, revalue, without_line
+from .fix import Edit, LintFix, add_directive, change_option_value, remove_line, replace_in_line
 from .rule import Fault, Rule
 
 _PREEMPTS = re.compile(r"preempt|scav|low_?prio|backfill|\bspot", re.IGNORECASE)
@@ -35,7 +35,7 @@ _NO_SUCH = LintFix("take it out, unless your Slurm or a plugin knows it")
 _LETTER = {"output": "o", "error": "e"}
 
 
-def requeue_missing(script: Script) -> Iterator[Fault]:
+def requeue_missing(script: BatchScript) -> Iterator[Fault]:
     """On a partition that preempts, a job comes back only if it may be requeued."""
     where = script.option("partition"), script.option("qos")
     preempted = next((each for each in where if each and _PREEMPTS.search(each.value or "")), None)
@@ -46,14 +46,14 @@ def requeue_missing(script: Script) -> Iterator[Fault]:
             preempted.line,
             f"jobs of {preempted.value} are preempted, "
             "and some sites start them again only with --requeue",
-            directive(script, words),
+            add_directive(script, words),
         )
 
 
-def append_missing(script: Script) -> Iterator[Fault]:
+def append_missing(script: BatchScript) -> Iterator[Fault]:
     """Each start truncates the output file, unless it is opened for appending."""
     mode, wanted = script.option("open-mode"), script.option("requeue", "no-requeue")
-    starts_again = script.requeues or (wanted is not None and wanted.name == "requeue")
+    starts_again = script.requeue_commands or (wanted is not None and wanted.name == "requeue")
     output = script.option("output")
     if output and output.value == "/dev/null":
         return
@@ -61,23 +61,23 @@ def append_missing(script: Script) -> Iterator[Fault]:
         yield Fault(
             script.line_of("open-mode", "requeue"),
             "each start of this job empties the output file: what earlier starts printed is lost",
-            revalue(script, "open-mode", "append")
+            change_option_value(script, "open-mode", "append")
             if mode
-            else directive(script, "--open-mode=append"),
+            else add_directive(script, "--open-mode=append"),
         )
 
 
-def log_folder_missing(script: Script) -> Iterator[Fault]:
+def log_folder_missing(script: BatchScript) -> Iterator[Fault]:
     """Slurm opens the output before the script runs,
     and does not create its folder, up to 22.05. 23.02 does.
     """
     told: set[str] = set()
     for option in filter(None, (script.option("output"), script.option("error"))):
-        folder = _folder(script, option.value or "")
+        folder = _output_folder(script, option.value or "")
         if not folder or folder in told or _VARIABLE.search(folder) or re.search(r"[<>{}]", folder):
             continue
         told.add(folder)
-        late = folder.removeprefix("./") in _made(script)
+        late = folder.removeprefix("./") in _created_folders(script)
         exists = script.around.exists(folder)
         if "%" in folder:
             what = (
@@ -94,11 +94,11 @@ def log_folder_missing(script: Script) -> Iterator[Fault]:
             fix = LintFix(f"mkdir -p {folder} before sbatch")
         else:
             continue
-        if not script.here.since(23, 2):
+        if not script.local_sbatch.is_at_least(23, 2):
             yield Fault(option.line, what, fix)
 
 
-def _folder(script: Script, path: str) -> str:
+def _output_folder(script: BatchScript, path: str) -> str:
     """Return the folder of an output path,
     with the user's and the job's names filled in where they are known.
     """
@@ -109,10 +109,10 @@ def _folder(script: Script, path: str) -> str:
     return "" if "%x" in folder else folder
 
 
-def array_shares_output(script: Script) -> Iterator[Fault]:
+def array_shares_output(script: BatchScript) -> Iterator[Fault]:
     """The tasks of an array write into one file, unless its name has %a or %j."""
-    array, mode = script.array, script.option("open-mode")
-    appended = script.chained and mode and (mode.value or "").startswith("a")
+    array, mode = script.array_option, script.option("open-mode")
+    appended = script.chain_option and mode and (mode.value or "").startswith("a")
     for option in (
         filter(None, (script.option("output"), script.option("error")))
         if array and not appended
@@ -125,16 +125,16 @@ def array_shares_output(script: Script) -> Iterator[Fault]:
             yield Fault(
                 option.line,
                 f"all tasks of the array write to {value}: they overwrite one another",
-                revalue(script, option.name, new),
+                change_option_value(script, option.name, new),
             )
 
 
-def directive_too_late(script: Script) -> Iterator[Fault]:
+def directive_too_late(script: BatchScript) -> Iterator[Fault]:
     """Sbatch ignores options after the first command."""
     lines = script.text.split("\n")
     place = len("\n".join(lines[: script.last]))
     for line in script.late:
-        out = without_line(script, line, "move it above the first command")
+        out = remove_line(script, line, "move it above the first command")
         yield Fault(
             line,
             "sbatch ignores this line: it stops reading #SBATCH at the first command",
@@ -142,7 +142,7 @@ def directive_too_late(script: Script) -> Iterator[Fault]:
         )
 
 
-def variable_in_directive(script: Script) -> Iterator[Fault]:
+def variable_in_directive(script: BatchScript) -> Iterator[Fault]:
     """Sbatch expands neither variables nor ~ in #SBATCH lines."""
     for option in script.options:
         match = _VARIABLE.search(option.value or "")
@@ -163,7 +163,7 @@ def variable_in_directive(script: Script) -> Iterator[Fault]:
         )
 
 
-def contradiction(script: Script) -> Iterator[Fault]:
+def contradiction(script: BatchScript) -> Iterator[Fault]:
     """If an option is given twice, the last one counts."""
     counted = {option.name: option for option in script.options}
     for option in script.options:
@@ -185,7 +185,7 @@ def contradiction(script: Script) -> Iterator[Fault]:
         yield Fault(min(first.line, second.line), told, LintFix("keep one of the two"))
 
 
-def _more_nodes_than_tasks(script: Script) -> Iterator[Fault]:
+def _more_nodes_than_tasks(script: BatchScript) -> Iterator[Fault]:
     """Slurm takes fewer nodes than asked for, or refuses more tasks than the nodes may hold."""
     names = ("nodes", "ntasks", "ntasks-per-node")
     counts = {name: (script.option(name) or sbatch.Option(name)).value or "" for name in names}
@@ -203,12 +203,14 @@ def _more_nodes_than_tasks(script: Script) -> Iterator[Fault]:
         yield Fault(script.line_of("ntasks"), told, LintFix(f"write --ntasks={nodes * each}"))
 
 
-def directive_in_comment(script: Script) -> Iterator[Fault]:
+def directive_in_comment(script: BatchScript) -> Iterator[Fault]:
     """A line counts only if it begins with #SBATCH, without a blank before or in it."""
     given = {option.name for option in script.options}
     for number, line in enumerate(script.text.split("\n"), 1):
         match = _MISWRITTEN.match(line)
-        read = sbatch.directives(sbatch.DIRECTIVE + line[match.end() :]).options if match else []
+        read = (
+            sbatch.parse_directives(sbatch.DIRECTIVE + line[match.end() :]).options if match else []
+        )
         if match and read and not {option.name for option in read} & given:
             yield Fault(
                 number,
@@ -221,7 +223,7 @@ def directive_in_comment(script: Script) -> Iterator[Fault]:
             return
 
 
-def time_misread(script: Script) -> Iterator[Fault]:
+def time_misread(script: BatchScript) -> Iterator[Fault]:
     """A number alone is minutes; two numbers are minutes and seconds."""
     option = script.option("time")
     match = (
@@ -231,19 +233,19 @@ def time_misread(script: Script) -> Iterator[Fault]:
         yield Fault(
             option.line,
             f"--time={option.value} is {match[1]} minutes, not hours",
-            revalue(script, "time", f"{match[1]}:00:00"),
+            change_option_value(script, "time", f"{match[1]}:00:00"),
         )
 
 
-def strict_set_up(script: Script) -> Iterator[Fault]:
+def strict_set_up(script: BatchScript) -> Iterator[Fault]:
     """Conda's scripts use variables that are not set."""
-    settings = [each for each in script.body if each.words[0] == "set"]
+    settings = [each for each in script.commands_as_run if each.words[0] == "set"]
     strict = next(
         (each for each in settings if any(re.match(r"-\w*u|nounset", word) for word in each.words)),
         None,
     )
     relaxed = any(re.match(r"\+\w*u", word) for each in settings for word in each.words)
-    for command in script.body if strict and not relaxed else ():
+    for command in script.commands_as_run if strict and not relaxed else ():
         conda = command.words[0] in ("conda", "mamba", "micromamba") and "activate" in command.words
         conda = conda or (
             command.words[0] in ("source", ".")
@@ -259,9 +261,9 @@ def strict_set_up(script: Script) -> Iterator[Fault]:
             return
 
 
-def time_below_save(script: Script) -> Iterator[Fault]:
+def time_below_save(script: BatchScript) -> Iterator[Fault]:
     """A job that is shorter than one save makes no progress."""
-    limit_s, save_s = sbatch.limit_s(script.options), script.around.save_s
+    limit_s, save_s = sbatch.time_limit_s(script.options), script.around.save_s
     if save_s is not None and limit_s < needed_s(save_s):
         yield Fault(
             script.line_of("time"),
@@ -271,20 +273,20 @@ def time_below_save(script: Script) -> Iterator[Fault]:
         )
 
 
-def lead_beyond_limit(script: Script) -> Iterator[Fault]:
+def lead_beyond_limit(script: BatchScript) -> Iterator[Fault]:
     """A notice that is due before the job starts is sent at once."""
-    limit_s, signal = sbatch.limit_s(script.options), script.signal
+    limit_s, signal = sbatch.time_limit_s(script.options), script.signal
     if signal is not None and signal.lead_s >= limit_s:
         new = f"{'B:' if signal.batch else ''}{signal.name}@{int(limit_s) // 4}"
         yield Fault(
             script.line_of("signal"),
             f"--signal comes {signal.lead_s} s before the end "
             f"of a job of {limit_s:.0f} s: as soon as it starts",
-            revalue(script, "signal", new),
+            change_option_value(script, "signal", new),
         )
 
 
-def script_refused(script: Script) -> Iterator[Fault]:
+def script_refused(script: BatchScript) -> Iterator[Fault]:
     """Report the lines for which sbatch refuses the script,
     and options that are not known to our table.
     """
@@ -304,7 +306,7 @@ def script_refused(script: Script) -> Iterator[Fault]:
     for line, why in script.refused.items():
         yield from _refused(script, line, why)
     for option in script.options:
-        yield from _misused(script, option)
+        yield from _find_misused(script, option)
     for pair in _MEMORY:
         one, other = (script.option(name) for name in pair)
         if one and other:
@@ -312,13 +314,13 @@ def script_refused(script: Script) -> Iterator[Fault]:
             yield Fault(max(one.line, other.line), what, LintFix("keep one of the two"))
 
 
-def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
+def _refused(script: BatchScript, line: int, why: str) -> Iterator[Fault]:
     text = script.text.split("\n")[line - 1]
     letter, unknown, _ = why.partition(sbatch_options.UNKNOWN)
     if re.search(r"<[^>]*>", text):
         return  # to be filled in
     if unknown:
-        yield from _unknown(
+        yield from _report_unknown(
             script,
             sbatch.Option(letter, None, line),
             letter,
@@ -326,42 +328,46 @@ def _refused(script: Script, line: int, why: str) -> Iterator[Fault]:
             _NO_SUCH,
         )
     elif "\\ " in text:  # one blank of a value, since Slurm 24.05
-        yield from _unknown(
-            script, sbatch.Option("\\ ", None, line), "a blank after \\", why, _dashed(script, line)
+        yield from _report_unknown(
+            script,
+            sbatch.Option("\\ ", None, line),
+            "a blank after \\",
+            why,
+            _dash_fix(script, line),
         )
     else:
-        yield Fault(line, f"sbatch refuses the script: {why}", _dashed(script, line))
+        yield Fault(line, f"sbatch refuses the script: {why}", _dash_fix(script, line))
 
 
-def _misused(script: Script, option: sbatch.Option) -> Iterator[Fault]:
-    meant = sbatch_options.meant(option.name)
+def _find_misused(script: BatchScript, option: sbatch.Option) -> Iterator[Fault]:
+    meant = sbatch_options.probably_meant(option.name)
     if meant is not None:
         edits = (
             replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
         )
         fix = LintFix(f"write --{meant}", edits) if meant else _NO_SUCH
-        yield from _unknown(
+        yield from _report_unknown(
             script, option, f"--{option.name}", f"it has no option --{option.name}", fix
         )
-    elif wrong := sbatch_options.refused(option.name, option.value):
+    elif wrong := sbatch_options.why_value_refused(option.name, option.value):
         told = str(option) if option.value is not None else f"{option} without a value"
-        yield from _unknown(
+        yield from _report_unknown(
             script, option, told, wrong, LintFix("see man sbatch for what it may be")
         )
 
 
-def _unknown(
-    script: Script, option: sbatch.Option, told: str, wrong: str, fix: LintFix
+def _report_unknown(
+    script: BatchScript, option: sbatch.Option, told: str, wrong: str, fix: LintFix
 ) -> Iterator[Fault]:
     """Report an option that our table lacks, unless the sbatch of this machine knows it."""
-    here = script.here
-    if here.described and not here.names(option.name, option.value):
+    here = script.local_sbatch
+    if here.has_table_version and not here.help_mentions(option.name, option.value):
         yield Fault(option.line, f"sbatch {here.version} refuses the script: {wrong}", fix)
-    elif not here.names(option.name, option.value):
+    elif not here.help_mentions(option.name, option.value):
         yield Fault(option.line, f"{told}{sbatch_options.UNKNOWN}", fix)
 
 
-def _dashed(script: Script, number: int) -> LintFix:
+def _dash_fix(script: BatchScript, number: int) -> LintFix:
     """Return the fix of a line with words that are no options."""
     line = script.text.split("\n")[number - 1]
     # and dashes of word processors
@@ -376,7 +382,7 @@ def _dashed(script: Script, number: int) -> LintFix:
     )
 
 
-def _made(script: Script) -> set[str]:
+def _created_folders(script: BatchScript) -> set[str]:
     """The folders that the script makes."""
     words = (word for each in script.commands if each.words[0] == "mkdir" for word in each.words)
     return {word.rstrip("/").removeprefix("./") for word in words}

@@ -8,8 +8,8 @@ import re
 from typing import NamedTuple
 
 from ..batch.bash import ShellCommand
-from ..batch.script import C_SHELLS, Script, exclusive, interpreter, is_exec
-from ..batch.work import is_work, program_at
+from ..batch.script import C_SHELLS, BatchScript, are_exclusive, interpreter, is_exec
+from ..batch.work import is_work, program_index
 
 PREFIX = "exec holdfast run -- "
 STEPS = (
@@ -33,7 +33,7 @@ class LintFix(NamedTuple):
     edits: tuple[Edit, ...] = ()
 
 
-def supervise(script: Script, command: ShellCommand) -> LintFix:
+def supervise(script: BatchScript, command: ShellCommand) -> LintFix:
     """Replace the shell by `holdfast run`,
     which runs the command, if nothing else would be lost.
     """
@@ -42,11 +42,11 @@ def supervise(script: Script, command: ShellCommand) -> LintFix:
         return LintFix(obstacle)
     branches = [
         each
-        for each in script.body
-        if is_work(each) and not is_exec(each) and exclusive(each, command)
+        for each in script.commands_as_run
+        if is_work(each) and not is_exec(each) and are_exclusive(each, command)
     ]
     alike = [each for each in (command, *branches) if not _obstacle(script, each)]
-    places = sorted({each.places[program_at(each)] for each in alike})
+    places = sorted({each.places[program_index(each)] for each in alike})
     lines = " and ".join(str(line) for line in sorted({each.line for each in alike}))
     text = (
         f"begin line {lines} with: {PREFIX.strip()}"
@@ -56,18 +56,18 @@ def supervise(script: Script, command: ShellCommand) -> LintFix:
     return LintFix(text, tuple(Edit(place, place, PREFIX) for place in places))
 
 
-def replace_shell(script: Script, command: ShellCommand) -> LintFix:
+def replace_shell(script: BatchScript, command: ShellCommand) -> LintFix:
     """Write `exec` before a command that runs in the foreground:
     where nothing else would be lost.
     """
     obstacle = _obstacle(script, command)
     if obstacle:
         return LintFix(obstacle)
-    place = command.places[program_at(command)]
+    place = command.places[program_index(command)]
     return LintFix(f"begin line {command.line} with: exec", (Edit(place, place, "exec "),))
 
 
-def _obstacle(script: Script, command: ShellCommand) -> str:
+def _obstacle(script: BatchScript, command: ShellCommand) -> str:
     """Return what must be restructured before an `exec` can run the command; empty: nothing."""
     if interpreter(script.text) in C_SHELLS:
         return "write the script for bash, and end it with: exec holdfast run -- ..."
@@ -84,7 +84,7 @@ def _obstacle(script: Script, command: ShellCommand) -> str:
         return STEPS.format(
             what="what runs in the background" if command.background else "the ( ) around it"
         )
-    after = script.after(command)
+    after = script.next_command(command)
     if after is not None:
         return STEPS.format(what=f"lines {min(command.line, after.line)} to the end")
     ending = next(
@@ -97,7 +97,7 @@ def _obstacle(script: Script, command: ShellCommand) -> str:
             "then: exec holdfast run -- ..."
         )
     if command.prefix or any(
-        word in ("time", "command", "env") for word in command.words[: program_at(command)]
+        word in ("time", "command", "env") for word in command.words[: program_index(command)]
     ):
         return (
             f"take the `{command.prefix or command.words[0]}` away, then: exec holdfast run -- ..."
@@ -105,7 +105,7 @@ def _obstacle(script: Script, command: ShellCommand) -> str:
     return ""
 
 
-def wait_beside(script: Script, command: ShellCommand) -> LintFix:
+def wait_beside(script: BatchScript, command: ShellCommand) -> LintFix:
     """Run the command in the background and wait for it, so that a trap can run meanwhile."""
     loop = 'while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done'
     text = f"run it with & pid=$!, then: {loop}"
@@ -153,44 +153,44 @@ def wait_on(command: ShellCommand) -> LintFix:
     )
 
 
-def directive(script: Script, words: str) -> LintFix:
+def add_directive(script: BatchScript, words: str) -> LintFix:
     """Add a directive below the others."""
     lines = script.text.split("\n")[: script.last]
     place = len("\n".join(lines))
     return LintFix(f"write #SBATCH {words}", (Edit(place, place, f"\n#SBATCH {words}"),))
 
 
-def revalue(script: Script, name: str, new: str) -> LintFix:
+def change_option_value(script: BatchScript, name: str, new: str) -> LintFix:
     """Change the value of the last option of that name."""
     option = script.option(name)
     text = f"write --{name}={new}"
     if option is None or not option.value:
         return LintFix(text)
-    start, end = _line(script.text, option.line)
+    start, end = _line_span(script.text, option.line)
     place = script.text.rfind(option.value, start, end)
     return LintFix(text, (Edit(place, place + len(option.value), new),) if place >= 0 else ())
 
 
-def without_line(script: Script, number: int, text: str) -> LintFix:
+def remove_line(script: BatchScript, number: int, text: str) -> LintFix:
     """Take a line out."""
-    start, end = _line(script.text, number)
+    start, end = _line_span(script.text, number)
     return LintFix(text, (Edit(start, min(end + 1, len(script.text)), ""),))
 
 
-def before_line(script: Script, number: int, new: str) -> LintFix:
+def insert_before_line(script: BatchScript, number: int, new: str) -> LintFix:
     """Add a line before another one."""
-    start, _ = _line(script.text, number)
+    start, _ = _line_span(script.text, number)
     return LintFix(f"write before it: {new}", (Edit(start, start, new + "\n"),))
 
 
-def replace_in_line(script: Script, number: int, old: str, new: str) -> tuple[Edit, ...]:
+def replace_in_line(script: BatchScript, number: int, old: str, new: str) -> tuple[Edit, ...]:
     """Return the edit that replaces the first `old` of a line; none if it is not there."""
-    start, end = _line(script.text, number)
+    start, end = _line_span(script.text, number)
     place = script.text.find(old, start, end)
     return (Edit(place, place + len(old), new),) if place >= 0 and old else ()
 
 
-def _line(text: str, number: int) -> tuple[int, int]:
+def _line_span(text: str, number: int) -> tuple[int, int]:
     """Return where the line begins and ends, without its line break."""
     lines = text.split("\n")
     start = sum(len(line) + 1 for line in lines[: number - 1])

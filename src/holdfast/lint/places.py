@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import work
 from ..batch.bash import ShellCommand
-from ..batch.script import Script
-from ..batch.variables import filled
-from ..batch.work import program
+from ..batch.script import BatchScript
+from ..batch.variables import fill_variables
+from ..batch.work import program_words
 from .fix import Edit, LintFix
 from .rule import Fault, Rule
 
@@ -32,19 +32,24 @@ _LOCAL = re.compile(
 _COPIES = ("cp", "rsync", "mv", "tar", "scp", "rclone")
 
 
-def wipes_checkpoint(script: Script) -> Iterator[Fault]:
+def wipes_checkpoint(script: BatchScript) -> Iterator[Fault]:
     """A start that removes the last one's checkpoints begins from scratch."""
-    chief = script.work
+    chief = script.main_program
     if chief is None:
         return
-    used = [filled(word.rpartition("=")[2], script.known).rstrip("/") for word in chief.words]
-    for command in script.body[: script.body.index(chief)]:
+    used = [
+        fill_variables(word.rpartition("=")[2], script.known_variables).rstrip("/")
+        for word in chief.words
+    ]
+    for command in script.commands_as_run[: script.commands_as_run.index(chief)]:
         targets = [
-            filled(word, script.known).rstrip("/*")
+            fill_variables(word, script.known_variables).rstrip("/*")
             for word in command.words[1:]
             if not word.startswith("-")
         ]
-        lost = next((each for each in targets if any(_overlap(each, word) for word in used)), None)
+        lost = next(
+            (each for each in targets if any(_paths_overlap(each, word) for word in used)), None
+        )
         sure = not any(each.kind in ("if", "case") for each in command.within)
         if (
             command.words[0] == "rm"
@@ -59,17 +64,17 @@ def wipes_checkpoint(script: Script) -> Iterator[Fault]:
             )
 
 
-def local_checkpoint(script: Script) -> Iterator[Fault]:
+def local_checkpoint(script: BatchScript) -> Iterator[Fault]:
     """A node's own disk is gone with the job."""
-    chief = script.long_work
+    chief = script.long_main_program
     if chief is None:
         return
-    known = script.known
+    known = script.known_variables
     exported = [known[name] for name in known if re.search(r"CKPT|CHECKPOINT", name)]
-    named = [*_saved_to(chief), *exported]
-    place = next((each for each in named if _LOCAL.match(filled(each, known))), None)
+    named = [*_save_paths(chief), *exported]
+    place = next((each for each in named if _LOCAL.match(fill_variables(each, known))), None)
     copies = [
-        each for each in script.everything if each.words[0] in _COPIES and each.line != chief.line
+        each for each in script.all_commands if each.words[0] in _COPIES and each.line != chief.line
     ]
     beside = any(
         each.background or any(within.kind == "loop" for within in each.within) for each in copies
@@ -82,19 +87,21 @@ def local_checkpoint(script: Script) -> Iterator[Fault]:
         )
 
 
-def _copied_by_trap(script: Script) -> bool:
-    return any(each.words[0] in _COPIES for trap in script.traps for each in script.handler(trap))
+def _copied_by_trap(script: BatchScript) -> bool:
+    return any(
+        each.words[0] in _COPIES for trap in script.traps for each in script.handler_commands(trap)
+    )
 
 
-def copy_back_late(script: Script) -> Iterator[Fault]:
+def copy_back_late(script: BatchScript) -> Iterator[Fault]:
     """A copy from the node's disk after the work does not happen when the time limit ends the
     job.
     """
-    chief = script.long_work
-    if chief is None or work.stops_itself(chief) or _copied_by_trap(script):
+    chief = script.long_main_program
+    if chief is None or work.has_own_time_limit(chief) or _copied_by_trap(script):
         return
-    known = script.known
-    before = script.body[: script.body.index(chief)]
+    known = script.known_variables
+    before = script.commands_as_run[: script.commands_as_run.index(chief)]
     place = next(
         (
             each.words[1]
@@ -103,18 +110,19 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
         ),
         "",
     )
-    local_place = bool(_LOCAL.match(filled(place, known)))
-    for command in script.all_after(chief):
+    local_place = bool(_LOCAL.match(fill_variables(place, known)))
+    for command in script.commands_after(chief):
         sources = [word for word in command.words[1:-1] if not word.startswith("-")]
         local = any(
-            _LOCAL.match(filled(word, known)) or (local_place and not word.startswith(("/", "$")))
+            _LOCAL.match(fill_variables(word, known))
+            or (local_place and not word.startswith(("/", "$")))
             for word in sources
         )
         if command.words[0] in _COPIES and local and not script.signal:
             yield Fault(
                 command.line,
                 "this copy is not reached at the time limit: "
-                f"{work.name(chief)} is still at work then",
+                f"{work.program_name(chief)} is still at work then",
                 LintFix(
                     "save to shared storage, or copy in a trap that "
                     "runs before the limit (--signal=B:USR1@300)"
@@ -123,18 +131,23 @@ def copy_back_late(script: Script) -> Iterator[Fault]:
             return
 
 
-def shared_run(script: Script) -> Iterator[Fault]:
+def shared_run(script: BatchScript) -> Iterator[Fault]:
     """Programs that save into one directory overwrite each other's checkpoints."""
-    chief = script.work
+    chief = script.main_program
     several = [
-        each for each in script.body if work.is_work(each) and each.background and not each.loop
+        each
+        for each in script.commands_as_run
+        if work.is_work(each) and each.background and not each.loop
     ]
-    places = [place for each in several for place in _saved_to(each)]
+    places = [place for each in several for place in _save_paths(each)]
     twice = next((place for place in places if places.count(place) > 1), None)
     alone = None
-    if chief is not None and script.array is not None and not script.chained:
-        named = [*_saved_to(chief), *_written(script, chief)]
-        alone = next((place for place in named if "$" not in filled(place, script.known)), None)
+    if chief is not None and script.array_option is not None and not script.chain_option:
+        named = [*_save_paths(chief), *_overwritten_files(script, chief)]
+        alone = next(
+            (place for place in named if "$" not in fill_variables(place, script.known_variables)),
+            None,
+        )
     if chief is not None and (twice or alone):
         who = "the programs" if twice else "all tasks of the array"
         yield Fault(
@@ -147,15 +160,15 @@ def shared_run(script: Script) -> Iterator[Fault]:
         )
 
 
-def unguarded_cd(script: Script) -> Iterator[Fault]:
+def unguarded_cd(script: BatchScript) -> Iterator[Fault]:
     """When `cd` fails, the following commands run in the wrong directory."""
     strict = any(
         each.words[0] == "set" and re.match(r"-\w*e", " ".join(each.words[1:]))
-        for each in script.body
+        for each in script.commands_as_run
     )
     strict = strict or bool(re.match(r"#!.*\s-\w*e", script.text))
     previous: ShellCommand | None = None
-    for command in script.body if not strict else ():
+    for command in script.commands_as_run if not strict else ():
         removes = command.words[0] == "rm" and any(
             re.match(r"-\w*[rR]", word) for word in command.words
         )
@@ -172,9 +185,9 @@ def unguarded_cd(script: Script) -> Iterator[Fault]:
         previous = command if unsure and len(command.words) > 1 and not command.joined else None
 
 
-def _saved_to(command: ShellCommand) -> list[str]:
+def _save_paths(command: ShellCommand) -> list[str]:
     """The values of the options that say where a program saves."""
-    words = program(command)
+    words = program_words(command)
     found = []
     for place, word in enumerate(words):
         if match := _SAVES_TO.fullmatch(word):
@@ -186,7 +199,7 @@ def _saved_to(command: ShellCommand) -> list[str]:
     return [each for each in found if each and not each.startswith("-") and "%" not in each]
 
 
-def _overlap(one: str, other: str) -> bool:
+def _paths_overlap(one: str, other: str) -> bool:
     """Whether two paths are the same, or one contains the other."""
     long_enough = len(one) > 2 and len(other) > 2
     return long_enough and (
@@ -194,7 +207,7 @@ def _overlap(one: str, other: str) -> bool:
     )
 
 
-def _written(script: Script, command: ShellCommand) -> list[str]:
+def _overwritten_files(script: BatchScript, command: ShellCommand) -> list[str]:
     """The files that the command's output replaces."""
     text = script.text[command.start : command.end]
     return [name for name in re.findall(r"(?<![>&\d])>\s*([\w./-]+)", text) if name != "/dev/null"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from ..batch.script import Script
+from ..batch.script import BatchScript
 from .fix import LintFix
 
 Severity = Literal["loses work", "may lose work", "style"]
@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     """A rule is a pure function; its name is the function's with dashes."""
 
     severity: Severity
-    check: Callable[[Script], Iterator[Fault]]
+    check: Callable[[BatchScript], Iterator[Fault]]
     once: bool = False  # at most one finding for a script
 
     @property

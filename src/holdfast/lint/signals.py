@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import sbatch, work
 from ..batch.bash import ShellCommand
-from ..batch.sbatch import Signal
-from ..batch.script import Script, Trap, is_exec, is_holdfast, starts
-from ..batch.work import program
+from ..batch.sbatch import SignalOption
+from ..batch.script import BatchScript, Trap, is_exec, is_holdfast, starts_program
+from ..batch.work import program_words
 from ..interval import LATE_S, enough_s, needed_s
-from .fix import LintFix, before_line, revalue, supervise
+from .fix import LintFix, change_option_value, insert_before_line, supervise
 from .rule import Fault, Rule
 
 TORCHRUN_GRACE_S = 30  # Source: torch.distributed.run, --shutdown-timeout
@@ -24,9 +24,9 @@ _SLOW = ". conda cp curl git mamba micromamba ml module pip rsync sleep source t
 SLOW = frozenset(_SLOW.split())  # commands that take long
 
 
-def notice_unheard(script: Script) -> Iterator[Fault]:
+def notice_unheard(script: BatchScript) -> Iterator[Fault]:
     """With --signal=B: only the batch shell receives the signal."""
-    signal, chief = script.signal, script.work
+    signal, chief = script.signal, script.main_program
     if (
         signal is None
         or chief is None
@@ -35,20 +35,20 @@ def notice_unheard(script: Script) -> Iterator[Fault]:
         or _trapped(script, signal.name)
     ):
         return
-    in_steps = program(chief)[0] == "srun"
+    in_steps = program_words(chief)[0] == "srun"
     yield Fault(
         script.line_of("signal"),
         f"SIG{signal.name} goes to the batch shell alone, "
-        f"which has no trap and dies: {work.name(chief)} is killed",
-        revalue(script, "signal", f"{signal.name}@{signal.lead_s}")
+        f"which has no trap and dies: {work.program_name(chief)} is killed",
+        change_option_value(script, "signal", f"{signal.name}@{signal.lead_s}")
         if in_steps
         else supervise(script, chief),
     )
 
 
-def notice_to_no_step(script: Script) -> Iterator[Fault]:
+def notice_to_no_step(script: BatchScript) -> Iterator[Fault]:
     """Without B: only steps of srun receive the signal."""
-    signal, chief = script.signal, script.work
+    signal, chief = script.signal, script.main_program
     if signal is None or chief is None or signal.batch or has_steps(script):
         return
     new = f"B:{signal.name}@{signal.lead_s}"
@@ -57,47 +57,48 @@ def notice_to_no_step(script: Script) -> Iterator[Fault]:
         script.line_of("signal"),
         f"--signal={signal.name} goes to srun steps alone, "
         "and this script starts none: nobody gets it",
-        revalue(script, "signal", new)
+        change_option_value(script, "signal", new)
         if heard
         else LintFix(f"write --signal={new}; {supervise(script, chief).text}"),
     )
 
 
-def notice_in_set_up(script: Script) -> Iterator[Fault]:
+def notice_in_set_up(script: BatchScript) -> Iterator[Fault]:
     """Until the program handles signals, the notice reaches the shell."""
-    signal, chief = script.signal, script.work
+    signal, chief = script.signal, script.main_program
     if (
         signal is None
         or chief is None
         or not signal.batch
-        or not (is_exec(chief) and script.supervised)
+        or not (is_exec(chief) and script.is_supervised)
     ):
         return
     if any(signal.name in trap.signals and trap.line <= chief.line for trap in script.traps):
         return
-    if sbatch.limit_s(script.options) - signal.lead_s > SET_UP_S:
+    if sbatch.time_limit_s(script.options) - signal.lead_s > SET_UP_S:
         return
     slow = next(
         (
             command
-            for command in script.body
-            if program(command)[:1] and program(command)[0] in SLOW
+            for command in script.commands_as_run
+            if program_words(command)[:1] and program_words(command)[0] in SLOW
         ),
         None,
     )
     if slow is not None and slow.line < chief.line:
         yield Fault(
             slow.line,
-            f"SIG{signal.name} during `{program(slow)[0]}` kills the shell, and the job fails",
-            before_line(script, slow.line, f"trap '' {signal.name}"),
+            f"SIG{signal.name} during `{program_words(slow)[0]}` kills the shell, "
+            "and the job fails",
+            insert_before_line(script, slow.line, f"trap '' {signal.name}"),
         )
 
 
-def has_steps(script: Script) -> bool:
-    return any(starts(command, "srun") for command in script.body)
+def has_steps(script: BatchScript) -> bool:
+    return any(starts_program(command, "srun") for command in script.commands_as_run)
 
 
-def signal_twice(script: Script) -> Iterator[Fault]:
+def signal_twice(script: BatchScript) -> Iterator[Fault]:
     """Of two --signal options the last one counts."""
     given = [option for option in script.options if option.name == "signal"]
     if len(given) > 1 and given[0].value != given[-1].value:
@@ -112,10 +113,10 @@ def signal_twice(script: Script) -> Iterator[Fault]:
         )
 
 
-def srun_term(script: Script) -> Iterator[Fault]:
+def srun_term(script: BatchScript) -> Iterator[Fault]:
     """Srun answers SIGTERM with SIGKILL to its tasks. Tried on Slurm 22.05."""
-    signal, chief = script.signal, script.work
-    if chief is None or program(chief)[0] != "srun":
+    signal, chief = script.signal, script.main_program
+    if chief is None or program_words(chief)[0] != "srun":
         return
     told = chief.background and any(_kills_with_term(script, trap) for trap in script.traps)
     if told or (signal and signal.batch and signal.name == "TERM" and is_exec(chief)):
@@ -130,12 +131,14 @@ def srun_term(script: Script) -> Iterator[Fault]:
         )
 
 
-def signal_kills(script: Script) -> Iterator[Fault]:
+def signal_kills(script: BatchScript) -> Iterator[Fault]:
     """Programs without a handler die of the notice. Source: docs/apps.md, tried on LAMMPS."""
-    signal, chief = script.signal, script.work
-    reached = chief and (is_exec(chief) if signal and signal.batch else program(chief)[0] == "srun")
+    signal, chief = script.signal, script.main_program
+    reached = chief and (
+        is_exec(chief) if signal and signal.batch else program_words(chief)[0] == "srun"
+    )
     deaf = (
-        next((word for word in program(chief) if _DEAF.match(word)), None)
+        next((word for word in program_words(chief) if _DEAF.match(word)), None)
         if chief and reached
         else None
     )
@@ -151,32 +154,34 @@ def signal_kills(script: Script) -> Iterator[Fault]:
         )
 
 
-def torchrun_grace(script: Script) -> Iterator[Fault]:
+def torchrun_grace(script: BatchScript) -> Iterator[Fault]:
     """Torchrun kills its processes 30 s after it signalled them to stop."""
     if (
         script.signal is None
         or script.signal.lead_s <= TORCHRUN_GRACE_S
-        or not _short_for_a_save(script)
+        or not _may_be_short_for_save(script)
     ):
         return
-    for command in script.body:
-        if starts(command, "torchrun") and not _told(script, command, "shutdown_timeout"):
+    for command in script.commands_as_run:
+        if starts_program(command, "torchrun") and not _has_torchrun_option(
+            script, command, "shutdown_timeout"
+        ):
             yield Fault(
                 command.line,
                 f"torchrun kills its processes {TORCHRUN_GRACE_S} "
                 "s after it told them to stop, saved or not",
-                before_line(
+                insert_before_line(
                     script, command.line, f"export PET_SHUTDOWN_TIMEOUT={script.signal.lead_s}"
                 ),
             )
 
 
-def _short_for_a_save(script: Script) -> bool:
+def _may_be_short_for_save(script: BatchScript) -> bool:
     save_s = script.around.save_s
     return save_s is not None and needed_s(save_s) > TORCHRUN_GRACE_S
 
 
-def torchrun_signal(script: Script) -> Iterator[Fault]:
+def torchrun_signal(script: BatchScript) -> Iterator[Fault]:
     """Torchrun forwards TERM, INT, HUP and QUIT;
     other signals kill it. `holdfast run` sends it SIGTERM instead.
     """
@@ -187,35 +192,37 @@ def torchrun_signal(script: Script) -> Iterator[Fault]:
         or _trapped(script, signal.name)
     ):
         return
-    for command in script.body:
-        reached = is_exec(command) or (not signal.batch and starts(command, "srun"))
+    for command in script.commands_as_run:
+        reached = is_exec(command) or (not signal.batch and starts_program(command, "srun"))
         deaf = (
-            starts(command, "torchrun")
+            starts_program(command, "torchrun")
             and not is_holdfast(command)
-            and not _told(script, command, "signals")
+            and not _has_torchrun_option(script, command, "signals")
         )
         if reached and deaf:
-            yield Fault(command.line, *_deaf_torchrun(script, signal, command))
+            yield Fault(command.line, *_torchrun_without_handler(script, signal, command))
 
 
-def _deaf_torchrun(script: Script, signal: Signal, command: ShellCommand) -> tuple[str, LintFix]:
+def _torchrun_without_handler(
+    script: BatchScript, signal: SignalOption, command: ShellCommand
+) -> tuple[str, LintFix]:
     new = f"export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIG{signal.name}"
     what = (
         f"torchrun dies of SIG{signal.name} and tells its processes nothing: "
         "it hands on TERM, INT, HUP and QUIT"
     )
-    return what, before_line(script, command.line, new)
+    return what, insert_before_line(script, command.line, new)
 
 
-def _trapped(script: Script, name: str) -> bool:
+def _trapped(script: BatchScript, name: str) -> bool:
     return any(name in trap.signals for trap in script.traps)
 
 
-def _told(script: Script, command: ShellCommand, what: str) -> bool:
+def _has_torchrun_option(script: BatchScript, command: ShellCommand, what: str) -> bool:
     """Whether the script gives torchrun that option, as an argument or as a variable."""
     words = [
         word
-        for each in script.body
+        for each in script.commands_as_run
         if each.words[0] == "export" or each is command
         for word in each.words
     ]
@@ -226,11 +233,11 @@ def _told(script: Script, command: ShellCommand, what: str) -> bool:
     )
 
 
-def lead_too_short(script: Script) -> Iterator[Fault]:
+def lead_too_short(script: BatchScript) -> Iterator[Fault]:
     """The notice must come early enough for a save."""
     signal, save_s = script.signal, script.around.save_s
     # more of a short job's time is better spent on work
-    quarter_s = sbatch.limit_s(script.options) / 4
+    quarter_s = sbatch.time_limit_s(script.options) / 4
     if (
         signal is not None
         and save_s is None
@@ -240,20 +247,24 @@ def lead_too_short(script: Script) -> Iterator[Fault]:
         yield Fault(
             script.line_of("signal"),
             f"the notice comes only {signal.lead_s} s before the end",
-            revalue(script, "signal", new),
+            change_option_value(script, "signal", new),
         )
     if signal is not None and save_s is not None and signal.lead_s < needed_s(save_s):
         new = f"{'B:' if signal.batch else ''}{signal.name}@{enough_s(save_s)}"
         yield Fault(
             script.line_of("signal"),
             f"the notice comes {signal.lead_s} s before the end, and a save took {save_s:.0f} s",
-            revalue(script, "signal", new),
+            change_option_value(script, "signal", new),
         )
 
 
-def _kills_with_term(script: Script, trap: Trap) -> bool:
+def _kills_with_term(script: BatchScript, trap: Trap) -> bool:
     """Whether the handler sends SIGTERM to a process."""
-    targets = (command.words[1:2] for command in script.handler(trap) if command.words[0] == "kill")
+    targets = (
+        command.words[1:2]
+        for command in script.handler_commands(trap)
+        if command.words[0] == "kill"
+    )
     return any(re.match(r"[^-]|-(s|15)$|-\w*TERM", word) for words in targets for word in words)
 
 

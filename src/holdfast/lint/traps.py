@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import work
 from ..batch.bash import ShellCommand
-from ..batch.sbatch import Signal
-from ..batch.script import C_SHELLS, Script, Trap, interpreter, is_exec
-from ..batch.work import program
-from .fix import Edit, LintFix, directive, revalue, wait_beside, wait_on
+from ..batch.sbatch import SignalOption
+from ..batch.script import C_SHELLS, BatchScript, Trap, interpreter, is_exec
+from ..batch.work import program_words
+from .fix import Edit, LintFix, add_directive, change_option_value, wait_beside, wait_on
 from .rule import Fault, Rule
 from .signals import LEAD_S, has_steps
 from .work import in_pieces
@@ -19,9 +19,9 @@ _INSTANT = {"echo", "printf", "date", "exit", "ls", "pwd", "hostname"} | {"pid=$
 _NOT_SENT = {"EXIT", "0", "ERR", "DEBUG", "RETURN"}  # bash's own: no process sends them
 
 
-def trap_before_exec(script: Script) -> Iterator[Fault]:
+def trap_before_exec(script: BatchScript) -> Iterator[Fault]:
     """A shell that execs is replaced and loses its handlers. An ignored signal stays ignored."""
-    for trap, line in _lost(script):
+    for trap, line in _lost_traps(script):
         if set(trap.signals) - _NOT_SENT:
             yield Fault(
                 trap.line,
@@ -33,9 +33,9 @@ def trap_before_exec(script: Script) -> Iterator[Fault]:
             )
 
 
-def clean_up_before_exec(script: Script) -> Iterator[Fault]:
+def clean_up_before_exec(script: BatchScript) -> Iterator[Fault]:
     """A shell that execs runs no trap at its exit."""
-    for trap, line in _lost(script):
+    for trap, line in _lost_traps(script):
         if not set(trap.signals) - _NOT_SENT:
             yield Fault(
                 trap.line,
@@ -45,41 +45,43 @@ def clean_up_before_exec(script: Script) -> Iterator[Fault]:
             )
 
 
-def _lost(script: Script) -> Iterator[tuple[Trap, int]]:
+def _lost_traps(script: BatchScript) -> Iterator[tuple[Trap, int]]:
     """The handlers before the last exec, and its line."""
-    last = next((command for command in reversed(script.body) if is_exec(command)), None)
+    last = next((command for command in reversed(script.commands_as_run) if is_exec(command)), None)
     for trap in script.traps if last else ():
         if trap.handler and last and trap.line < last.line:
             yield trap, last.line
 
 
-def trap_hidden(script: Script) -> Iterator[Fault]:
+def trap_hidden(script: BatchScript) -> Iterator[Fault]:
     """A trap runs only after the foreground child has ended."""
-    chief = script.work
+    chief = script.main_program
     if chief is None or is_exec(chief) or chief.background:
         return
     told = [
-        trap for trap in script.traps if trap.handler and not (chief.loop and _flags(script, trap))
+        trap
+        for trap in script.traps
+        if trap.handler and not (chief.loop and _only_sets_variable(script, trap))
     ]
     heard = {signal for trap in told for signal in trap.signals} - _NOT_SENT
     # Slurm signals srun's tasks itself, and the trap may run after them
-    if program(chief)[0] == "srun":
+    if program_words(chief)[0] == "srun":
         heard &= {script.signal.name} if script.signal and script.signal.batch else set()
     if heard and not in_pieces(script, chief):
         yield Fault(
             chief.line,
             f"the trap for {', '.join(sorted(heard))} runs "
-            f"only after {work.name(chief)} has ended: too late",
+            f"only after {work.program_name(chief)} has ended: too late",
             wait_beside(script, chief),
         )
 
 
-def _flags(script: Script, trap: Trap) -> bool:
+def _only_sets_variable(script: BatchScript, trap: Trap) -> bool:
     """Whether the handler only sets a variable, which a loop over short pieces may look at."""
-    return any(_notes(command) for command in script.handler(trap))
+    return any(_sets_variable(command) for command in script.handler_commands(trap))
 
 
-def trap_unasked(script: Script) -> Iterator[Fault]:
+def trap_unasked(script: BatchScript) -> Iterator[Fault]:
     """Slurm sends USR1 and USR2 only to a job that has asked for them."""
     if re.search(r"^(?!#+ *SBATCH).*(--signal|scancel.*-s)", script.text, re.MULTILINE):
         return  # requested on sbatch's command line, or sent by hand
@@ -98,13 +100,13 @@ def trap_unasked(script: Script) -> Iterator[Fault]:
                     trap.line,
                     f"a trap for SIG{name}, and no --signal "
                     "asks Slurm to send it: the trap never runs",
-                    directive(script, f"--signal=B:{name}@{LEAD_S}")
+                    add_directive(script, f"--signal=B:{name}@{LEAD_S}")
                     if asked is None
                     else LintFix(f"trap {asked}"),
                 )
 
 
-def _only_steps(script: Script, signal: Signal) -> Iterator[Fault]:
+def _only_steps(script: BatchScript, signal: SignalOption) -> Iterator[Fault]:
     """A trap of the batch shell needs B:."""
     for trap in script.traps:
         if trap.handler and signal.name in trap.signals:
@@ -112,61 +114,67 @@ def _only_steps(script: Script, signal: Signal) -> Iterator[Fault]:
                 trap.line,
                 f"this trap never runs: --signal={signal.name} without B: "
                 "goes to srun steps, not to this shell",
-                revalue(script, "signal", f"B:{signal.name}@{signal.lead_s}"),
+                change_option_value(script, "signal", f"B:{signal.name}@{signal.lead_s}"),
             )
 
 
-def nobody_waits(script: Script) -> Iterator[Fault]:
+def nobody_waits(script: BatchScript) -> Iterator[Fault]:
     """What runs in the background is killed when the script ends."""
-    chief = script.work
+    chief = script.main_program
     if chief is None or not chief.background:
         return
-    later = script.body[script.body.index(chief) + 1 :]
-    if not _waits(script, chief) and all(each.words[0] in _INSTANT for each in later):
+    later = script.commands_as_run[script.commands_as_run.index(chief) + 1 :]
+    if not _wait_commands(script, chief) and all(each.words[0] in _INSTANT for each in later):
         end = len(script.text.rstrip())
         yield Fault(
             chief.line,
-            f"nobody waits for {work.name(chief)}: it is killed when the script ends",
+            f"nobody waits for {work.program_name(chief)}: it is killed when the script ends",
             LintFix("write wait after it", (Edit(end, end, "\nwait"),) if not chief.within else ()),
         )
 
 
-def wait_once(script: Script) -> Iterator[Fault]:
+def wait_once(script: BatchScript) -> Iterator[Fault]:
     """`wait` returns at the first trapped signal, while the child still saves."""
-    chief = script.work
-    waits = _waits(script, chief) if chief is not None and chief.background else []
+    chief = script.main_program
+    waits = _wait_commands(script, chief) if chief is not None and chief.background else []
     handled = [trap for trap in script.traps if trap.handler and set(trap.signals) - _NOT_SENT]
-    stays = any(_stays(script, trap) for trap in handled)
-    told = any(_tells(command) for trap in handled for command in script.handler(trap))
+    stays = any(_ends_or_waits(script, trap) for trap in handled)
+    told = any(
+        _notifies_program(command) for trap in handled for command in script.handler_commands(trap)
+    )
     if chief and len(waits) == 1 and told and not waits[0].loop and not stays:
         yield Fault(
             waits[0].line,
             "this wait ends at the first trapped signal, "
-            f"and the job with it, while {work.name(chief)} still saves",
+            f"and the job with it, while {work.program_name(chief)} still saves",
             wait_on(waits[0]),
         )
 
 
-def _waits(script: Script, chief: ShellCommand) -> list[ShellCommand]:
+def _wait_commands(script: BatchScript, chief: ShellCommand) -> list[ShellCommand]:
     return [
-        each for each in script.body if each.words[0] in ("wait", "fg") and each.line >= chief.line
+        each
+        for each in script.commands_as_run
+        if each.words[0] in ("wait", "fg") and each.line >= chief.line
     ]
 
 
-def _stays(script: Script, trap: Trap) -> bool:
+def _ends_or_waits(script: BatchScript, trap: Trap) -> bool:
     """Whether the handler ends the script itself, or waits."""
-    return any(command.words[0] in ("wait", "exit", "exec") for command in script.handler(trap))
+    return any(
+        command.words[0] in ("wait", "exit", "exec") for command in script.handler_commands(trap)
+    )
 
 
-def exit_before_saved(script: Script) -> Iterator[Fault]:
+def exit_before_saved(script: BatchScript) -> Iterator[Fault]:
     """A handler that tells the child to stop and exits ends the job before the child has saved."""
     for trap in script.traps:
-        words = [command.words[0] for command in script.handler(trap)]
+        words = [command.words[0] for command in script.handler_commands(trap)]
         told = "kill" in words and "exit" in words[words.index("kill") :]
         if (
             told
             and not {"wait", "sleep", "while", "until"} & set(words)
-            and not any(command.loop for command in script.handler(trap))
+            and not any(command.loop for command in script.handler_commands(trap))
         ):
             yield Fault(
                 trap.line,
@@ -176,7 +184,7 @@ def exit_before_saved(script: Script) -> Iterator[Fault]:
             )
 
 
-def wrong_shell(script: Script) -> Iterator[Fault]:
+def wrong_shell(script: BatchScript) -> Iterator[Fault]:
     """Csh has no trap."""
     if interpreter(script.text) in C_SHELLS:
         for number, line in enumerate(script.text.split("\n"), 1):
@@ -188,7 +196,7 @@ def wrong_shell(script: Script) -> Iterator[Fault]:
                 )
 
 
-def cont_trapped(script: Script) -> Iterator[Fault]:
+def cont_trapped(script: BatchScript) -> Iterator[Fault]:
     """SIGCONT comes with every TERM, and with every resume."""
     for trap in script.traps:
         if "CONT" in trap.signals and trap.handler:
@@ -200,28 +208,29 @@ def cont_trapped(script: Script) -> Iterator[Fault]:
             )
 
 
-def trap_tells_nobody(script: Script) -> Iterator[Fault]:
+def trap_tells_nobody(script: BatchScript) -> Iterator[Fault]:
     """If the handler does not forward the signal, the program is killed before it saves."""
-    chief = script.work
+    chief = script.main_program
     if chief is None or not chief.background or script.signal is None or not script.signal.batch:
         return
     for trap in script.traps:
-        handler = script.handler(trap)
-        told = any(_tells(each) or _notes(each) for each in handler)
+        handler = script.handler_commands(trap)
+        told = any(_notifies_program(each) or _sets_variable(each) for each in handler)
         if script.signal.name in trap.signals and trap.handler and not told:
             yield Fault(
                 trap.line,
-                f"this trap does not tell {work.name(chief)}: it is killed before it has saved",
+                f"this trap does not tell {work.program_name(chief)}: "
+                "it is killed before it has saved",
                 LintFix('send it the signal and wait: kill -TERM "$pid"; wait "$pid"'),
             )
 
 
-def _notes(command: ShellCommand) -> bool:
+def _sets_variable(command: ShellCommand) -> bool:
     """Whether the command remembers something in a variable, for a loop that looks at it."""
     return re.match(r"\w+=", command.words[0]) is not None
 
 
-def _tells(command: ShellCommand) -> bool:
+def _notifies_program(command: ShellCommand) -> bool:
     """Whether the command may tell a program to stop: a signal, or a file that it looks for."""
     told = ("kill", "pkill", "killall", "scancel", "touch", "tee", "cp", "rsync", "mv")
     files = any(operator in (">", ">>", ">|") for operator in command.operators)

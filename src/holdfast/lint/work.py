@@ -9,37 +9,41 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import work
 from ..batch.bash import ShellCommand
-from ..batch.script import Script, is_exec, is_holdfast
-from ..batch.work import program
+from ..batch.script import BatchScript, is_exec, is_holdfast
+from ..batch.work import program_words
 from .fix import Edit, LintFix, replace_shell, supervise
 from .rule import Fault, Rule
 
 _TASK = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 
 
-def no_grace(script: Script) -> Iterator[Fault]:
+def no_grace(script: BatchScript) -> Iterator[Fault]:
     """With proctrack/cgroup a plain child gets no signal:
     SIGTERM ends the shell, and the child is killed at once.
     """
-    chief = _unwarned(script)
-    if chief is None or is_exec(chief) or program(chief)[0] == "srun":
+    chief = _work_without_notice(script)
+    if chief is None or is_exec(chief) or program_words(chief)[0] == "srun":
         return
     if not any(trap.handler and "TERM" in trap.signals for trap in script.traps):
         yield Fault(
             chief.line,
-            f"{work.name(chief)} is killed without a signal "
+            f"{work.program_name(chief)} is killed without a signal "
             "when the job's time is over: it cannot save",
             supervise(script, chief),
         )
 
 
-def no_notice(script: Script) -> Iterator[Fault]:
+def no_notice(script: BatchScript) -> Iterator[Fault]:
     """A program that gets SIGTERM at its limit has KillWait seconds to save, 30 by default."""
-    chief = _unwarned(script)
-    if chief is not None and (is_exec(chief) or program(chief)[0] == "srun") and not script.traps:
+    chief = _work_without_notice(script)
+    if (
+        chief is not None
+        and (is_exec(chief) or program_words(chief)[0] == "srun")
+        and not script.traps
+    ):
         yield Fault(
             chief.line,
-            f"{work.name(chief)} hears of the job's end 30 s "
+            f"{work.program_name(chief)} hears of the job's end 30 s "
             "before it is killed: that may be too short for a save",
             LintFix(
                 "let it save at SIGUSR1, and ask for that: "
@@ -48,33 +52,33 @@ def no_notice(script: Script) -> Iterator[Fault]:
         )
 
 
-def _unwarned(script: Script) -> ShellCommand | None:
+def _work_without_notice(script: BatchScript) -> ShellCommand | None:
     """Return the work of a long job that asks for no notice, unless it would lose little."""
-    chief = script.long_work
+    chief = script.long_main_program
     if (
         chief is None
         or is_holdfast(chief)
         or script.signal
-        or work.stops_itself(chief)
+        or work.has_own_time_limit(chief)
         or in_pieces(script, chief)
     ):
         return None
     return chief if script.option("time") or work.looks_long(chief) else None
 
 
-def in_pieces(script: Script, command: ShellCommand) -> bool:
+def in_pieces(script: BatchScript, command: ShellCommand) -> bool:
     """Whether the work is a loop over pieces which skips pieces that are done."""
     passes_over = r"--resume-failed|(^| )(snakemake|cromwell) |nextflow .*-resume"
     if re.search(passes_over, " ".join(command.words)):
         return True
-    within = [each.words[0] for each in script.body if each.loop]
+    within = [each.words[0] for each in script.commands_as_run if each.loop]
     asked = command.joined and bool({"[", "[[", "test"} & set(within))
     return command.loop and ("continue" in within or asked)
 
 
-def holdfast_not_exec(script: Script) -> Iterator[Fault]:
+def holdfast_not_exec(script: BatchScript) -> Iterator[Fault]:
     """A supervisor that is a child of the batch shell is killed with it."""
-    for command in script.body:
+    for command in script.commands_as_run:
         alone = not command.background or not script.traps
         if is_holdfast(command) and not is_exec(command) and not command.piped and alone:
             yield Fault(
@@ -85,9 +89,9 @@ def holdfast_not_exec(script: Script) -> Iterator[Fault]:
             )
 
 
-def holdfast_piped(script: Script) -> Iterator[Fault]:
+def holdfast_piped(script: BatchScript) -> Iterator[Fault]:
     """A supervisor in a pipeline is a child of the batch shell, and its reader dies first."""
-    for command in script.body:
+    for command in script.commands_as_run:
         if is_holdfast(command) and command.piped:
             yield Fault(
                 command.line,
@@ -99,14 +103,14 @@ def holdfast_piped(script: Script) -> Iterator[Fault]:
             )
 
 
-def after_exec(script: Script) -> Iterator[Fault]:
+def after_exec(script: BatchScript) -> Iterator[Fault]:
     """What follows an `exec` never runs."""
-    for command in script.body:
+    for command in script.commands_as_run:
         conditional = command.piped or command.background or command.joined
         inner = any(each.kind in ("(", "case", "if") for each in command.within)
         if not is_exec(command) or conditional or inner:
             continue
-        later = script.after(command)
+        later = script.next_command(command)
         if later is not None:
             yield Fault(
                 later.line,
@@ -118,12 +122,17 @@ def after_exec(script: Script) -> Iterator[Fault]:
             return
 
 
-def array_shares_run(script: Script) -> Iterator[Fault]:
+def array_shares_run(script: BatchScript) -> Iterator[Fault]:
     """Each task of an array needs its own run. Without --run each has one."""
-    directory = script.directory
-    if script.array is None or script.chained or directory is None or _own(directory):
+    directory = script.run_directory
+    if (
+        script.array_option is None
+        or script.chain_option
+        or directory is None
+        or _differs_per_task(directory)
+    ):
         return
-    for command in script.body:
+    for command in script.commands_as_run:
         if is_holdfast(command) and "--chain" not in command.words:
             new = f"{directory}-$SLURM_ARRAY_TASK_ID"
             place = script.text.find(directory, command.start, command.end)
@@ -137,14 +146,14 @@ def array_shares_run(script: Script) -> Iterator[Fault]:
             )
 
 
-def _own(directory: str) -> bool:
+def _differs_per_task(directory: str) -> bool:
     """Whether the name differs from task to task."""
     return "$" in re.sub(r"\$\{?SLURM_ARRAY_JOB_ID\}?", "", directory)
 
 
-def whole_array_requeued(script: Script) -> Iterator[Fault]:
+def whole_array_requeued(script: BatchScript) -> Iterator[Fault]:
     """An array's own id, and that of its last task, refer to all of its tasks."""
-    for command in script.requeues if script.array else ():
+    for command in script.requeue_commands if script.array_option else ():
         target = command.words[-1]
         if not re.search(r"SLURM_ARRAY_JOB_ID\}?_\$", target):
             yield Fault(
@@ -155,7 +164,7 @@ def whole_array_requeued(script: Script) -> Iterator[Fault]:
             )
 
 
-def _requeue_task(script: Script, command: ShellCommand, target: str) -> tuple[Edit, ...]:
+def _requeue_task(script: BatchScript, command: ShellCommand, target: str) -> tuple[Edit, ...]:
     lines = script.text.split("\n")
     start = sum(len(line) + 1 for line in lines[: command.line - 1])
     place = script.text.find(target, start, start + len(lines[command.line - 1]))
@@ -164,19 +173,19 @@ def _requeue_task(script: Script, command: ShellCommand, target: str) -> tuple[E
     )
 
 
-def chain_goes_on(script: Script) -> Iterator[Fault]:
+def chain_goes_on(script: BatchScript) -> Iterator[Fault]:
     """The script lets the remaining tasks of an array run after the work is done."""
-    chained = script.chained
-    ends = any(command.words[0] in ("scancel", "exit") for command in script.everything)
+    chained = script.chain_option
+    ends = any(command.words[0] in ("scancel", "exit") for command in script.all_commands)
     ends = ends or any(
-        is_holdfast(command) and "--chain" in command.words for command in script.body
+        is_holdfast(command) and "--chain" in command.words for command in script.commands_as_run
     )
     tasks = any(
-        "SLURM_ARRAY_TASK_ID" in word for command in script.everything for word in command.words
+        "SLURM_ARRAY_TASK_ID" in word for command in script.all_commands for word in command.words
     )
     asks = any(
         each.words[0] in ("[", "[[", "test") and {"-e", "-f", "-s"} & set(each.words)
-        for each in script.body
+        for each in script.commands_as_run
     )
     if chained and not ends and not tasks and not asks:
         yield Fault(
@@ -187,12 +196,12 @@ def chain_goes_on(script: Script) -> Iterator[Fault]:
         )
 
 
-def copy_cut_short(script: Script) -> Iterator[Fault]:
+def copy_cut_short(script: BatchScript) -> Iterator[Fault]:
     """With --update,
     cp regards the incomplete copy of an interrupted start as a newer file and keeps it.
     """
-    for command in script.body:
-        words = program(command)
+    for command in script.commands_as_run:
+        words = program_words(command)
         option = next(
             (word for word in words if re.fullmatch(r"--update|-[a-zA-Z]*u[a-zA-Z]*", word)), None
         )

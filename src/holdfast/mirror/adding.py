@@ -13,10 +13,10 @@ from typing import NamedTuple
 from .. import owner
 from ..errors import UsageError
 from . import records
-from .copying import Copied, Copying
+from .copying import CheckpointCopier, Copied
 from .place import Place
 from .records import ResumeOrigin, claim_path
-from .remote import Remote
+from .remote import RemoteRun
 
 
 class AttemptFacts(NamedTuple):
@@ -27,18 +27,18 @@ class AttemptFacts(NamedTuple):
     ended: bool
 
 
-class Adding:
-    """A place of the run whose run.json is `run_json`.
+class ManualCopier:
+    """Copies checkpoints to a mirror by hand; `run_json` identifies the run.
 
     Raises:
-        UsageError: the place holds another run.
+        UsageError: the mirror holds another run.
     """
 
     def __init__(self, place: Place, run_json: str) -> None:
-        self.place, self.seen = place, Remote(place).look()
+        self.place, self.seen = place, RemoteRun(place).read_state()
         self._run_json = run_json
-        self._copying = Copying(place)
-        mine = records.run_of(run_json.encode(), "run.json")
+        self._copying = CheckpointCopier(place)
+        mine = records.parse_run_id(run_json.encode(), "run.json")
         if self.seen.run not in (None, mine):
             raise UsageError(
                 f"{place.shown}: another run's copies lie there; "
@@ -55,13 +55,13 @@ class Adding:
             Foreign: another checkpoint of that name lies in the attempt's folder.
             NotFound, Damaged: as `Remote.copy`.
         """
-        self._require_peace(attempt.number)
+        self._require_no_live_attempt(attempt.number)
         with suppress(FileExistsError):
             self.place.create(records.RUN, self._run_json.encode())
-        self._note(attempt)
+        self._note_attempt(attempt)
         return self._copying.copy(attempt.number, path, False, lambda: None)
 
-    def _require_peace(self, number: int) -> None:
+    def _require_no_live_attempt(self, number: int) -> None:
         last = self.seen.claims[-1] if self.seen.claims else None
         if (
             last is None
@@ -76,9 +76,9 @@ class Adding:
             f"A checkpoint of attempt {number} would end it. Stop it first"
         )
 
-    def _note(self, attempt: AttemptFacts) -> None:
-        """Note the attempt, unless the place knows it:
-        a later start then takes a greater number.
+    def _note_attempt(self, attempt: AttemptFacts) -> None:
+        """Create the claim of the attempt if the mirror lacks it: a later start then takes a
+        greater number.
         """
         if any(claim.attempt == attempt.number for claim in self.seen.claims):
             return

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import UsageError
-from .folder import Folder
-from .place import LOCAL, Place, hidden_in, scheme_of, shown
+from .folder import FolderPlace
+from .place import LOCAL, Place, redact_url, scheme_of, unquoted_credentials
 
 
 def open_place(url: str, *, private: bool = False) -> Place:
@@ -20,32 +20,33 @@ def open_place(url: str, *, private: bool = False) -> Place:
     Raises:
         UsageError: no such kind of place, or its package is not installed.
     """
-    if hidden_in(url):
+    if unquoted_credentials(url):
         raise UsageError(
-            f"{shown(url)}: write /, ?, # and @ in a password or a path as %2F, %3F, %23 and %40"
+            f"{redact_url(url)}: write /, ?, # and @ in a password or a path "
+            "as %2F, %3F, %23 and %40"
         )
     if "::" in url:
         raise UsageError(
-            f"{shown(url)}: a chain of file systems is no "
+            f"{redact_url(url)}: a chain of file systems is no "
             "place for a mirror; name the last one alone"
         )
     scheme = scheme_of(url)
     if scheme in LOCAL:
-        return Folder(Path(shown(url)), private=private)
+        return FolderPlace(Path(redact_url(url)), private=private)
     try:
         if scheme in {"s3", "s3a"}:
             missing = "holdfast[s3]"
-            from .s3 import S3
+            from .s3 import S3Place
 
-            return S3(url)
+            return S3Place(url)
         if scheme in {"sftp", "ssh"}:
             missing = "holdfast[sftp]"
-            from .sftp import Sftp
+            from .sftp import SftpPlace
 
-            return Sftp(url)
+            return SftpPlace(url)
         missing = "fsspec and its package for this kind"
-        from .other import Other
+        from .other import FsspecPlace
 
-        return Other(url)
+        return FsspecPlace(url)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{shown(url)}: {error.name} is missing; install {missing}") from None
+        raise UsageError(f"{redact_url(url)}: {error.name} is missing; install {missing}") from None

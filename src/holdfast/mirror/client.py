@@ -1,8 +1,8 @@
 """Client: the run's end of the mirrors. It starts the `worker`, sends orders to it, and hands its
 events on.
 
-One daemon thread reads from the worker; whoever calls `tell` writes, and never waits. A worker that
-dies is replaced by another one, after a pause. It holds no lock that a fork could copy.
+One daemon thread reads from the worker. Any thread may call `send_order`, which never waits.
+A worker that dies is replaced after a pause. The client holds no lock that a fork could copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..store.checkpoint_index import CheckpointIndex
 from ..terminal import warn
 from ..threads import Condition, Latch, Worker, nothing
 from .process import WorkerProcess
-from .protocol import ALL, Event, WorkerOrder, packed
+from .protocol import ALL, Event, WorkerOrder, rule_to_json
 
 LOOK_S = 0.5  # between two checks that the worker is alive
 CLOSE_S = 1.0
@@ -54,8 +54,8 @@ class Listener(Protocol):
         ...
 
 
-class _Asked:
-    """A question to some places: their answers, and when they last made progress."""
+class _PendingQuestion:
+    """A question to some places: the answers so far, and when each place last made progress."""
 
     def __init__(self, orders: Sequence[WorkerOrder]) -> None:
         self.do = orders[0].do if orders else ""
@@ -66,11 +66,10 @@ class _Asked:
 
 
 class WorkerClient:
-    """The worker of the run whose checkpoints are in `index`.
+    """The run's side of the worker that copies the checkpoints in `index`.
 
-    The addresses may hold secrets: they go through its stdin, never into its arguments.
-
-    With `private` it keeps other users out of folders.
+    The addresses may hold secrets, so they go through the worker's stdin and never into its
+    arguments. With `private` the worker keeps other users out of folders.
     """
 
     def __init__(
@@ -85,13 +84,13 @@ class WorkerClient:
         self._opening = {
             "root": os.fsencode(index.root).hex(),  # a path need not be UTF-8
             "key": index.key,
-            "places": [[url, packed(rule)] for url, rule in places],
+            "places": [[url, rule_to_json(rule)] for url, rule in places],
             "parent": self._pid,
             "folder": os.fsencode(os.getcwd()).hex(),
             "private": private,
         }
         self._numbers = itertools.count(1)
-        self._questions: dict[int, _Asked] = {}
+        self._questions: dict[int, _PendingQuestion] = {}
         self._claim: WorkerOrder | None = None  # that each new worker gets
         self._joined: set[int] = set()  # places that this attempt has claimed
         self._failures = 0  # workers in a row that died before they had done anything
@@ -107,8 +106,8 @@ class WorkerClient:
         """Start the thread, which starts the worker."""
         self._thread.start()
 
-    def listen(self, listener: Listener) -> None:
-        """From now on `listener` gets the events."""
+    def set_listener(self, listener: Listener) -> None:
+        """Send the worker's events to `listener` from now on."""
         self._listener = listener
 
     def ask(
@@ -127,7 +126,7 @@ class WorkerClient:
         number = next(self._numbers)
         # the worker should tell its error before this wait ends
         given = {"budget_s": limit_s * 0.8, **args}
-        question = _Asked([WorkerOrder(do, place, number, given) for place in places])
+        question = _PendingQuestion([WorkerOrder(do, place, number, given) for place in places])
         self._questions[number] = question
         if self._child is not None:
             self._send_questions()
@@ -159,21 +158,21 @@ class WorkerClient:
             raise PlaceError(answer.kind, answer.text)
         return answer.facts
 
-    def claim(self, args: dict[str, Any]) -> None:
-        """Let each later worker claim all places."""
+    def claim_in_later_workers(self, args: dict[str, Any]) -> None:
+        """Let each later worker claim all places with these arguments."""
         self._claim = WorkerOrder("claim", args=args)
 
-    def tell(self, do: str, place: int = ALL, **args: Any) -> None:
-        """Send an order. If the worker does not read, this order is lost: those that it has not
-        read say as much.
+    def send_order(self, do: str, place: int = ALL, **args: Any) -> None:
+        """Send an order without waiting. The order is lost if the worker does not read: its
+        unread orders say the same.
         """
         self._write(WorkerOrder(do, place, args=args))
 
-    def begin(
+    def start_copying(
         self, place: int, copies: Sequence[tuple[int, str]], origin: Mapping[str, Any]
     ) -> None:
-        """Let a place be copied to. `copies`:
-        attempt and name of those there that are of this run's lineage.
+        """Let the worker copy to a place. `copies`: attempt and name of its copies of this
+        run's lineage.
         """
         for first in range(0, len(copies), MOST_COPIES):
             self._write(
@@ -182,8 +181,10 @@ class WorkerClient:
             )
         self._write(WorkerOrder("begin", place, args={**origin}), whole=True)
 
-    def hurry(self) -> None:
-        """From now on replace a worker that has died soon: the run waits for its last copies."""
+    def restart_worker_soon(self) -> None:
+        """Replace a dead worker without a long pause from now on, because the run waits for
+        its last copies.
+        """
         self._hurried.set()
 
     def end_worker(self) -> None:
@@ -193,8 +194,8 @@ class WorkerClient:
             child.kill()
 
     def close(self, drain_s: float = 0.0) -> None:
-        """End the worker. Let it drain for so many seconds,
-        if it was told to: then it ends by itself.
+        """End the worker. Before that, let it complete its copies for `drain_s` seconds, if
+        it was told to.
         """
         if os.getpid() != self._pid:
             return
@@ -226,13 +227,13 @@ class WorkerClient:
         try:
             while not self._closed.is_set():
                 began_s = time.monotonic()
-                why = self._serve()
+                why = self._run_worker()
                 if time.monotonic() - began_s > SOUND_S:
                     self._failures = 0
                 if self._closed.is_set() or not why:
                     return
                 if not self._ended_on_purpose:
-                    self._lost(why)
+                    self._handle_worker_lost(why)
                 self._ended_on_purpose = False
                 if self._hurried.is_set():
                     self._closed.wait(HURRIED_S)
@@ -241,9 +242,9 @@ class WorkerClient:
                 self._failures += 1
         finally:
             self._closed.set()
-            self._lost("the mirrors were closed")
+            self._handle_worker_lost("the mirrors were closed")
 
-    def _serve(self) -> str:
+    def _run_worker(self) -> str:
         """Start a worker, and handle its events until it has ended; return how it did."""
         try:
             child = WorkerProcess(self._python)
@@ -258,17 +259,17 @@ class WorkerClient:
             self._send_questions()
             while (events := child.read(LOOK_S)) is not None and not self._closed.is_set():
                 for event in events:
-                    self._deliver(event)
+                    self._deliver_event(event)
                 if self._listener is not None:
                     while self._events:
-                        _inform(self._listener.handle_event, self._events.popleft())
-                    _inform(self._listener.on_tick)
-            return child.why()
+                        _call_listener(self._listener.handle_event, self._events.popleft())
+                    _call_listener(self._listener.on_tick)
+            return child.exit_reason()
         finally:
             self._child = None
             child.end()
 
-    def _deliver(self, event: Event) -> None:
+    def _deliver_event(self, event: Event) -> None:
         for question in [*self._questions.values()]:
             if event.place in question.places and event.what == "sent":
                 question.heard_s = time.monotonic()
@@ -287,16 +288,16 @@ class WorkerClient:
         else:
             self._events.append(event)
 
-    def _lost(self, why: str) -> None:
+    def _handle_worker_lost(self, why: str) -> None:
         for question in [*self._questions.values()]:
             for place in question.places - question.answers.keys():
                 question.answers[place] = Event("failed", place, kind="silent", text=why)
         self._came.ring()
         if self._listener is not None and not self._closed.is_set():
-            _inform(self._listener.on_worker_lost, why)
+            _call_listener(self._listener.on_worker_lost, why)
 
 
-def _inform(tell: Callable[..., None], *what: object) -> None:
+def _call_listener(tell: Callable[..., None], *what: object) -> None:
     try:
         tell(*what)
     except Exception as error:  # it must not end the thread: nothing more would be heard

@@ -17,8 +17,17 @@ from .. import bulk, disk, modes, scan
 from ..errors import Damaged, NotFound
 from ..store import source
 from ..store.format import MANIFEST
-from .place import Full, NotKept, Pieces, Refused, Silent, small, told, words
-from .sent import Sent, Unchecked
+from .place import (
+    Full,
+    NotKept,
+    Pieces,
+    Refused,
+    Silent,
+    read_small,
+    redact_error,
+    split_path,
+)
+from .sent import PlaceWithoutChecksums, UploadPieces
 
 _PIECE_BYTES = 4 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,7 +43,7 @@ _REFUSED = (
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
-class Folder(Unchecked):
+class FolderPlace(PlaceWithoutChecksums):
     told, own = (OSError,), (Silent, FileNotFoundError, FileExistsError)
 
     def __init__(self, root: Path, *, private: bool = False) -> None:
@@ -48,29 +57,29 @@ class Folder(Unchecked):
         pass
 
     def read(self, path: str) -> bytes:
-        return small(self.get(path))
+        return read_small(self.get(path))
 
     def names(self, path: str) -> list[str]:
-        with self.edge():
+        with self.translating_errors():
             self._require_parent()
             try:
-                found = os.listdir(self._at(path))
+                found = os.listdir(self._path_of(path))
             except FileNotFoundError:
                 return []
             return sorted(name for name in found if not _is_unfinished(name))
 
     def get(self, path: str) -> Iterator[bytes]:
-        file = self._at(path)
-        with self.edge():
+        file = self._path_of(path)
+        with self.translating_errors():
             self._require_parent()
             os.lstat(file)
             for block in _blocks(file):
                 yield bytes(block)
 
     def create(self, path: str, data: bytes) -> None:
-        file = self._own(path)
+        file = self._writable_path(path)
         fresh = file.with_name(f".{file.name}.{os.urandom(8).hex()}.new")
-        with self.edge():
+        with self.translating_errors():
             self._make_folder(file.parent)
             if scan.lexists(file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
@@ -85,17 +94,17 @@ class Folder(Unchecked):
             disk.sync_dir(file.parent)
 
     def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
-        file, sent = self._own(path), Sent(size_bytes, pieces)
-        with self.edge(sent), self._replacing(file) as fresh:
-            bulk.write(fresh, map(memoryview, sent), size_bytes, _Unhashed)
+        file, sent = self._writable_path(path), UploadPieces(size_bytes, pieces)
+        with self.translating_errors(sent), self._replacing(file) as fresh:
+            bulk.write(fresh, map(memoryview, sent), size_bytes, _NoDigest)
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then,
-        and it goes with the last of them.
+        """Link the file under a second name. Both checkpoints share it; its space is freed
+        with the last of them.
         """
-        file, old = self._own(path), self._own(source)
-        with self.edge():
+        file, old = self._writable_path(path), self._writable_path(source)
+        with self.translating_errors():
             self._require_parent()
             os.lstat(old)
             try:
@@ -108,8 +117,8 @@ class Folder(Unchecked):
         return True
 
     def remove(self, path: str) -> None:
-        target = self._own(path)
-        with self.edge():
+        target = self._writable_path(path)
+        with self.translating_errors():
             self._require_parent()
             with suppress(FileNotFoundError, NotADirectoryError):
                 if scan.is_symlink(target):  # only the link goes
@@ -120,17 +129,17 @@ class Folder(Unchecked):
             with suppress(FileNotFoundError):
                 disk.sync_dir(target.parent)
 
-    def _at(self, path: str) -> Path:
-        return self._root.joinpath(*words(path))
+    def _path_of(self, path: str) -> Path:
+        return self._root.joinpath(*split_path(path))
 
-    def _own(self, path: str) -> Path:
+    def _writable_path(self, path: str) -> Path:
         """Return where `path` is written or removed.
 
         Raises:
             Refused: a folder on the way there is a link. What it leads to is not the mirror's.
         """
-        file = self._at(path)
-        for folder in file.parents[: len(words(path)) - 1]:
+        file = self._path_of(path)
+        for folder in file.parents[: len(split_path(path)) - 1]:
             if scan.is_symlink(folder):
                 raise Refused(
                     f"{folder} is a symbolic link to {os.readlink(folder)}: "
@@ -140,7 +149,9 @@ class Folder(Unchecked):
         return file
 
     def _require_parent(self) -> None:
-        """A folder that is not mounted must not be taken for an empty one."""
+        """Require the parent folder: an unmounted file system must not be taken for an empty
+        place.
+        """
         if not scan.is_dir(self._root.parent):
             raise Silent(
                 f"{self._root.parent}: no such folder: mount it, or create it if the mirror is new"
@@ -169,8 +180,8 @@ class Folder(Unchecked):
             disk.remove_tree(fresh)
         disk.sync_dir(file.parent)
 
-    def translated(self, error: OSError) -> Exception:
-        text = told(f"{error.strerror or error}: {error.filename or self.shown}")
+    def translate_error(self, error: OSError) -> Exception:
+        text = redact_error(f"{error.strerror or error}: {error.filename or self.shown}")
         if error.errno in _FULL:
             return Full(
                 f"{self.shown}: no space is left ({text}); "
@@ -188,8 +199,8 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _link_or_write(fresh: Path, file: Path, data: bytes) -> None:
-    """Give `fresh` its name if nobody has it.
-    Without links a crash here leaves an incomplete file.
+    """Create `file` from `fresh` unless it exists. Without hard links a crash here leaves an
+    incomplete file.
     """
     try:
         disk.link(fresh, file)
@@ -213,8 +224,8 @@ def _blocks(file: Path) -> Iterator[memoryview]:
         raise
 
 
-class _Unhashed:
-    """Satisfies `bulk`, which asks for a digest of each piece."""
+class _NoDigest:
+    """Computes no digest, where `bulk` wants an object that digests each piece."""
 
     def __init__(self, *data: memoryview) -> None:
         pass

@@ -22,8 +22,16 @@ from fsspec.core import url_to_fs
 from ..errors import HoldfastError, UsageError
 from ..store.format import MANIFEST
 from ..threads import Worker
-from .place import Full, Pieces, Refused, Silent, shown, told, words
-from .sent import Sent, Unchecked, refuses
+from .place import (
+    Full,
+    Pieces,
+    Refused,
+    Silent,
+    redact_error,
+    redact_url,
+    split_path,
+)
+from .sent import PlaceWithoutChecksums, UploadPieces, has_exclusive_create
 
 T = TypeVar("T")
 
@@ -34,22 +42,22 @@ _PIECE_BYTES = 4 << 20
 _REFUSED = {400, 401, 403, 405}
 
 
-class Other(Unchecked):
+class FsspecPlace(PlaceWithoutChecksums):
     told, own = (Exception,), (HoldfastError, Silent)
     limit_s = 30.0  # for one call
     slowest = 1 << 16  # bytes per second: a slower server counts as silent
 
     def __init__(self, url: str) -> None:
-        self.shown, self._url = shown(url), url
+        self.shown, self._url = redact_url(url), url
         self._scheme = url.partition("://")[0]
         try:
             kind = fsspec.get_filesystem_class(self._scheme)
         except ValueError:
             raise UsageError(f"{self.shown}: fsspec knows no such kind of place") from None
         except ImportError as error:
-            raise UsageError(f"{self.shown}: {told(error)}") from None
+            raise UsageError(f"{self.shown}: {redact_error(error)}") from None
         self._root = str(kind._strip_protocol(url)).rstrip("/")  # noqa: SLF001  fsspec's rule for what a class offers
-        self._exclusive = _exclusive(kind)
+        self._exclusive = _exclusive_option(kind)
         self.atomic = self._scheme in _ATOMIC and bool(self._exclusive)
         self._known_to_be_atomic = self._bucket_seen = False
         self._opened: Any = None
@@ -58,14 +66,14 @@ class Other(Unchecked):
         self._opened = None
 
     def read(self, path: str) -> bytes:
-        with self.edge():
-            return self._within(lambda files: bytes(files.cat_file(self._at(path))))
+        with self.translating_errors():
+            return self._call_with_limit(lambda files: bytes(files.cat_file(self._path_of(path))))
 
     def names(self, path: str) -> list[str]:
-        folder = self._at(path)
-        with self.edge():
+        folder = self._path_of(path)
+        with self.translating_errors():
             try:
-                found = self._within(lambda files: files.ls(folder, detail=False))
+                found = self._call_with_limit(lambda files: files.ls(folder, detail=False))
             except FileNotFoundError:
                 self._require_bucket()
                 return []
@@ -77,60 +85,64 @@ class Other(Unchecked):
             return sorted(names)
 
     def get(self, path: str) -> Iterator[bytes]:
-        with self.edge():
-            file = self._within(
-                lambda files: files.open(self._at(path), "rb", block_size=_PIECE_BYTES)
+        with self.translating_errors():
+            file = self._call_with_limit(
+                lambda files: files.open(self._path_of(path), "rb", block_size=_PIECE_BYTES)
             )
             try:
-                while piece := self._within(lambda _: file.read(_PIECE_BYTES), _PIECE_BYTES):
+                while piece := self._call_with_limit(
+                    lambda _: file.read(_PIECE_BYTES), _PIECE_BYTES
+                ):
                     yield bytes(piece)
             finally:
                 file.close()
 
     def create(self, path: str, data: bytes) -> None:
-        file = self._at(path)
-        with self.edge():
-            if self._within(lambda files: files.exists(file)):
+        file = self._path_of(path)
+        with self.translating_errors():
+            if self._call_with_limit(lambda files: files.exists(file)):
                 raise FileExistsError(errno.EEXIST, f"{self.shown}/{path} exists")
             self._make_folder(file)
-        self._create(file, data)
+        self._create_exclusively(file, data)
         if self.atomic and not self._known_to_be_atomic:
-            self.atomic = self._known_to_be_atomic = refuses(partial(self._create, file, data))
+            self.atomic = self._known_to_be_atomic = has_exclusive_create(
+                partial(self._create_exclusively, file, data)
+            )
 
     def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
-        file, sent = self._at(path), Sent(size_bytes, pieces)
-        with self.edge(sent):
+        file, sent = self._path_of(path), UploadPieces(size_bytes, pieces)
+        with self.translating_errors(sent):
             if size_bytes <= _WHOLE_BYTES:
                 data = b"".join(sent)
                 self._make_folder(file)
-                self._within(lambda files: files.pipe_file(file, data), size_bytes)
+                self._call_with_limit(lambda files: files.pipe_file(file, data), size_bytes)
             else:
                 self._make_folder(file)
                 self._write(file, sent)
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        old, file = self._at(source), self._at(path)
-        with self.edge():
-            if not self._within(lambda files: files.exists(old)):
+        old, file = self._path_of(source), self._path_of(path)
+        with self.translating_errors():
+            if not self._call_with_limit(lambda files: files.exists(old)):
                 raise FileNotFoundError(errno.ENOENT, f"{self.shown}/{source} is missing")
             self._make_folder(file)
             try:
-                self._within(lambda files: files.cp_file(old, file))
+                self._call_with_limit(lambda files: files.cp_file(old, file))
             except NotImplementedError:
                 return False
         return True
 
     def remove(self, path: str) -> None:
-        target = self._at(path)
-        with self.edge(), suppress(FileNotFoundError):
-            if self._within(lambda files: files.isdir(target)):
+        target = self._path_of(path)
+        with self.translating_errors(), suppress(FileNotFoundError):
+            if self._call_with_limit(lambda files: files.isdir(target)):
                 with suppress(FileNotFoundError):
-                    self._within(lambda files: files.rm_file(f"{target}/{MANIFEST}"))
-            self._within(lambda files: files.rm(target, recursive=True))
+                    self._call_with_limit(lambda files: files.rm_file(f"{target}/{MANIFEST}"))
+            self._call_with_limit(lambda files: files.rm(target, recursive=True))
 
-    def _at(self, path: str) -> str:
-        return "/".join([self._root, *words(path)])
+    def _path_of(self, path: str) -> str:
+        return "/".join([self._root, *split_path(path)])
 
     def _require_bucket(self) -> None:
         """Raise an error if the bucket is missing:
@@ -140,41 +152,45 @@ class Other(Unchecked):
         if self._scheme not in _ATOMIC or self._bucket_seen:
             return
         try:
-            self._within(lambda files: files.ls(bucket, detail=False))
+            self._call_with_limit(lambda files: files.ls(bucket, detail=False))
         except FileNotFoundError:
             raise Refused(
                 f"{self.shown}: there is no {bucket!r}; create it, or correct the URL"
             ) from None
         except Exception as error:
             # a user who may list it knows that it exists
-            if not isinstance(self.translated(error), Refused):
+            if not isinstance(self.translate_error(error), Refused):
                 raise
         self._bucket_seen = True
 
-    def _create(self, file: str, data: bytes) -> None:
-        with self.edge():
-            self._within(lambda files: files.pipe_file(file, data, **self._exclusive))
+    def _create_exclusively(self, file: str, data: bytes) -> None:
+        with self.translating_errors():
+            self._call_with_limit(lambda files: files.pipe_file(file, data, **self._exclusive))
 
     def _make_folder(self, file: str) -> None:
         """Make the folder. Object stores have no folders, and report that in different ways."""
         with suppress(FileExistsError, NotImplementedError):
-            self._within(lambda files: files.makedirs(file.rpartition("/")[0], exist_ok=True))
+            self._call_with_limit(
+                lambda files: files.makedirs(file.rpartition("/")[0], exist_ok=True)
+            )
 
-    def _write(self, file: str, sent: Sent) -> None:
-        opened = self._within(lambda files: files.open(file, "wb", block_size=_WHOLE_BYTES))
+    def _write(self, file: str, sent: UploadPieces) -> None:
+        opened = self._call_with_limit(
+            lambda files: files.open(file, "wb", block_size=_WHOLE_BYTES)
+        )
         try:
             for piece in sent:
-                self._within(partial(_write, opened, piece), _WHOLE_BYTES)
-            self._within(lambda _: opened.close(), _WHOLE_BYTES)
+                self._call_with_limit(partial(_write, opened, piece), _WHOLE_BYTES)
+            self._call_with_limit(lambda _: opened.close(), _WHOLE_BYTES)
         except BaseException:
             with suppress(AttributeError):
                 # closing it, now or when it is collected, would make a file of the half
                 opened.closed = True
             with suppress(Exception):  # the first error counts
-                self._within(lambda files: _discard(files, opened, file))
+                self._call_with_limit(lambda files: _discard(files, opened, file))
             raise
 
-    def _within(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
+    def _call_with_limit(self, call: Callable[[Any], T], size_bytes: int = 0) -> T:
         """Call `function` with the file system;
         give up when it takes too long. The waiting thread is abandoned.
         """
@@ -198,10 +214,10 @@ class Other(Unchecked):
             raise wrong[0]
         return answer[0]
 
-    def translated(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         # Azure's answer goes on in XML
-        text = f"{self.shown}: {told(error, self._url).partition(' RequestId:')[0]}"
-        code = _status(error)
+        text = f"{self.shown}: {redact_error(error, self._url).partition(' RequestId:')[0]}"
+        code = _http_status(error)
         if isinstance(error, FileNotFoundError) or code == 404:
             return FileNotFoundError(errno.ENOENT, text)
         if isinstance(error, FileExistsError) or code in {409, 412}:
@@ -235,7 +251,7 @@ def _write(opened: Any, piece: bytes, _: Any) -> None:
     opened.write(piece)
 
 
-def _status(error: BaseException | None) -> int:
+def _http_status(error: BaseException | None) -> int:
     """The HTTP status that the packages' own errors carry,
     or those below an error of fsspec's kind; else 0.
     """
@@ -248,7 +264,7 @@ def _status(error: BaseException | None) -> int:
     return 0
 
 
-def _exclusive(kind: Any) -> dict[str, Any]:
+def _exclusive_option(kind: Any) -> dict[str, Any]:
     """The option of an exclusive write, if this version of the package knows it: adlfs has a
     name of its own for it.
     """

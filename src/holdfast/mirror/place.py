@@ -117,7 +117,7 @@ class Writing(Protocol):
         ...
 
 
-def small(pieces: Iterator[bytes]) -> bytes:
+def read_small(pieces: Iterator[bytes]) -> bytes:
     """Return the bytes of a small file. If it is too long, return just enough to show that."""
     found = bytearray()
     for piece in pieces:
@@ -144,14 +144,14 @@ class Place(Reading, Writing, Protocol):
     def close(self) -> None: ...
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return the URL without password, token,
     query and fragment; of a folder, its absolute path.
     """
     scheme = scheme_of(url)
     if scheme in LOCAL:
         return os.path.abspath(Path(url.partition("://")[2] if "://" in url else url).expanduser())
-    if hidden_in(url):
+    if unquoted_credentials(url):
         return (
             f"{scheme}://***@{url.rpartition('@')[2].partition('?')[0].partition('#')[0]}".rstrip(
                 "/"
@@ -163,9 +163,9 @@ def shown(url: str) -> str:
     return f"{scheme}://{user}{'@' if user else ''}{host}{parts.path}".rstrip("/")
 
 
-def hidden_in(url: str) -> str:
-    """Return the user and password of a URL whose password has unquoted signs,
-    so that it seems to end the host.
+def unquoted_credentials(url: str) -> str:
+    """Return the user and password of a URL whose password contains unquoted characters that
+    end the host.
     """
     if scheme_of(url) in LOCAL:
         return ""
@@ -178,17 +178,17 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower() if "://" in url else ""
 
 
-def told(error: BaseException | str, url: str = "") -> str:
-    """Return a library's text as one line without an error's number and the secrets of `url` and
-    of the environment.
+def redact_error(error: BaseException | str, url: str = "") -> str:
+    """Return a library's error as one line, without its number and without secrets of `url`
+    and environment.
     """
-    text = " ".join(_said(error).split()).removesuffix(":") or type(error).__name__
+    text = " ".join(_error_text(error).split()).removesuffix(":") or type(error).__name__
     for secret in sorted(_secrets(url), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
 
-def _said(error: BaseException | str) -> str:
+def _error_text(error: BaseException | str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
     return str(error) or ("the connection was closed" if isinstance(error, EOFError) else "")
@@ -196,7 +196,7 @@ def _said(error: BaseException | str) -> str:
 
 def _secrets(url: str) -> set[str]:
     found = set()
-    if hidden := hidden_in(url):
+    if hidden := unquoted_credentials(url):
         found = {hidden, hidden.partition(":")[2], *re.split("[/?#]", hidden.partition(":")[2])}
     elif scheme_of(url) not in LOCAL:
         parts = urlsplit(url)
@@ -228,7 +228,7 @@ def _values(name: str, value: str) -> Iterator[str]:
             yield from _values(str(key), each if isinstance(each, str) else "")
 
 
-def words(path: str) -> list[str]:
+def split_path(path: str) -> list[str]:
     """Split a path of a place into its names, none of which leads out of the place."""
     names = path.split("/") if path else []
     if any(name in {"", ".", ".."} or "\0" in name for name in names):

@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 
 from .. import disk
-from .protocol import Event, WorkerOrder, events, line
+from .protocol import Event, WorkerOrder, encode_line, events
 
 
 class WorkerProcess:
@@ -51,7 +51,7 @@ class WorkerProcess:
         Else an order is lost if the pipe is full. It is written at once if it has at most PIPE_BUF
         (4096) bytes.
         """
-        data = begun = line(order)
+        data = begun = encode_line(order)
         with suppress(OSError, ValueError):  # it has ended: `read` will tell
             while data:
                 done = self._writes.write(data)
@@ -76,7 +76,7 @@ class WorkerProcess:
         except ValueError:  # it breaks the protocol
             return None
 
-    def why(self) -> str:
+    def exit_reason(self) -> str:
         """Return how it has ended, as text; nothing if it was done."""
         # its pipes are closed a moment before it has ended
         with suppress(subprocess.TimeoutExpired):
@@ -106,7 +106,7 @@ class WorkerProcess:
             self._process.wait(0.2)
 
     def end(self) -> None:
-        """Kill it, and let go of it."""
+        """Kill the worker, and close its pipes."""
         self.kill()
         self._selector.close()
         for pipe in (self._writes, self._reads):

@@ -49,23 +49,23 @@ orders = msgspec.json.Decoder(WorkerOrder)  # made here, where only one thread i
 events = msgspec.json.Decoder(Event)
 
 
-def line(record: WorkerOrder | Event) -> bytes:
+def encode_line(record: WorkerOrder | Event) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-def packed(rule: Rule) -> list[list[Any]]:
+def rule_to_json(rule: Rule) -> list[list[Any]]:
     """Return a rule as JSON."""
     return [
         [
             type(each).__name__,
-            {name: _plain(value) for name, value in msgspec.structs.asdict(each).items()},
+            {name: _json_value(value) for name, value in msgspec.structs.asdict(each).items()},
         ]
         for each in parts(rule)
     ]
 
 
-def unpacked(rows: Sequence[tuple[str, dict[str, Any]]]) -> Rule:
-    """Return the rule that `packed` has packed."""
+def rule_from_json(rows: Sequence[tuple[str, dict[str, Any]]]) -> Rule:
+    """Return the rule that `rule_to_json` has encoded."""
     found = []
     for kind, fields in rows:
         if "direction" in fields:
@@ -74,7 +74,7 @@ def unpacked(rows: Sequence[tuple[str, dict[str, Any]]]) -> Rule:
     return AnyOf(tuple(found))
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a rule's value as JSON has it: no number of NumPy's, and no infinity."""
     if callable(value):
         return value.__name__

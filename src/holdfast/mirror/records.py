@@ -22,7 +22,7 @@ from ..errors import Damaged, StoreError, Superseded
 from ..retention import CheckpointFacts
 from ..store import format
 from ..store.format import MANIFEST
-from .sending import identity
+from .sending import manifest_digest
 
 RUN, CLAIMS, PINS, CHECKPOINTS = "run.json", "claims", "pins", "checkpoints"
 NO_MANIFEST = "no manifest"
@@ -94,7 +94,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncompleteCopy(msgspec.Struct, frozen=True):
-    """A folder that is no whole checkpoint: an upload that did not end, or a damaged manifest."""
+    """A folder without a whole checkpoint: its upload did not end, or its manifest is damaged."""
 
     attempt: int
     name: str
@@ -130,15 +130,15 @@ def parse_claim(name: str) -> ClaimFile | None:
     return ClaimFile(int(match[1]), match[2] or "") if match else None
 
 
-def folder(attempt: int, name: str = "") -> str:
+def copy_folder(attempt: int, name: str = "") -> str:
     return f"{CHECKPOINTS}/{attempt:06d}" + (f"/{name}" if name else "")
 
 
-def parse_folder(name: str) -> int | None:
+def parse_attempt_folder(name: str) -> int | None:
     return int(name) if re.fullmatch(r"\d{6,18}", name) else None
 
 
-def run_of(data: bytes, where: object) -> str:
+def parse_run_id(data: bytes, where: object) -> str:
     """Return the run's id in run.json.
 
     Raises:
@@ -148,7 +148,7 @@ def run_of(data: bytes, where: object) -> str:
     return format.run_of(data, where, "this is no place for a run's copies")
 
 
-def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
+def parse_copy(raw: bytes, attempt: int, name: str, where: object) -> Copy:
     """Return the copy that a manifest describes.
 
     Raises:
@@ -160,7 +160,7 @@ def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
     return Copy(
         attempt=attempt,
         name=name,
-        digest=identity(raw),
+        digest=manifest_digest(raw),
         step=head.step,
         phase=head.phase,
         epoch=head.epoch,
@@ -172,7 +172,7 @@ def copy_of(raw: bytes, attempt: int, name: str, where: object) -> Copy:
 
 
 def manifest_path(attempt: int, name: str) -> str:
-    return f"{folder(attempt, name)}/{MANIFEST}"
+    return f"{copy_folder(attempt, name)}/{MANIFEST}"
 
 
 def encode(record: msgspec.Struct | dict[str, Any]) -> bytes:

@@ -18,8 +18,8 @@ from ..errors import Damaged, StoreError
 from ..legible import UNREADABLE
 from ..store.format import parse_name
 from . import records
-from .copying import Copied, Copying
-from .fetching import Fetching
+from .copying import CheckpointCopier, Copied
+from .fetching import CopyFetcher
 from .place import Place
 from .records import (
     Claim,
@@ -29,22 +29,22 @@ from .records import (
     PlaceState,
     ResumeOrigin,
     claim_path,
-    folder,
+    copy_folder,
     manifest_path,
 )
 
 
-class Remote:
-    """One place. Every method may be called again after an error;
-    what was done before is not done again.
+class RemoteRun:
+    """The run's files at one place. Each method may be called again after an error;
+    completed work is not repeated.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._copying = Copying(place)
+        self._copying = CheckpointCopier(place)
         self._records: dict[str, bytes] = {}  # claims that were read; they never change
 
-    def look(self) -> PlaceState:
+    def read_state(self) -> PlaceState:
         """Return the run, claims and copies there.
 
         Raises:
@@ -52,11 +52,11 @@ class Remote:
         """
         run_json = self._read(records.RUN)
         files = self._claim_files()
-        claims = [self._claim(number, files[number]) for number in sorted(files)]
+        claims = [self._read_claim(number, files[number]) for number in sorted(files)]
         copies: list[Copy] = []
         rests: list[IncompleteCopy] = []
-        for attempt, name in self._folders():
-            found = self._copy_or_rest(attempt, name)
+        for attempt, name in self._attempt_folders():
+            found = self._read_copy(attempt, name)
             if isinstance(found, Copy):
                 copies.append(found)
             else:
@@ -64,7 +64,7 @@ class Remote:
         run = (
             None
             if run_json is None
-            else records.run_of(run_json, f"{self.place.shown}/{records.RUN}")
+            else records.parse_run_id(run_json, f"{self.place.shown}/{records.RUN}")
         )
         text = (run_json or b"").decode()
         pins = [name for name in self.place.names(records.PINS) if parse_name(name) is not None]
@@ -82,34 +82,34 @@ class Remote:
         """
         self._require_none_later(attempt)
         where = f"{self.place.shown}/{records.RUN}"
-        run = records.run_of(run_json.encode(), "run.json")
-        found = self._create(records.RUN, run_json.encode())
-        if records.run_of(found, where) != run:
+        run = records.parse_run_id(run_json.encode(), "run.json")
+        found = self._create_or_read(records.RUN, run_json.encode())
+        if records.parse_run_id(found, where) != run:
             raise Foreign(
                 f"{where}: another run's copies lie there; give each run a place of its own"
             )
         mine = Claim(attempt=attempt, run=run, owner=owner, entered=entered, claimed=time.time())
-        found = self._create(claim_path(attempt), records.encode(mine))
-        theirs = _decoded(found, attempt)
+        found = self._create_or_read(claim_path(attempt), records.encode(mine))
+        theirs = _decode_claim(found, attempt)
         if records.encode(replace(theirs, claimed=mine.claimed)) != records.encode(mine):
             raise records.Taken(
                 f"{self.place.shown}: another process has claimed it as attempt {attempt}"
             )
         self._require_none_later(attempt)
 
-    def begun(self, attempt: int, origin: ResumeOrigin) -> None:
+    def note_origin(self, attempt: int, origin: ResumeOrigin) -> None:
         """Note the checkpoint from which an attempt resumed, once.
 
         Raises:
             Later: a later attempt has claimed the place.
             Foreign: another origin is noted there.
         """
-        self.require(attempt)
+        self.require_owned(attempt)
         data = records.encode(origin)
-        if self._create(claim_path(attempt, "-from"), data) != data:
+        if self._create_or_read(claim_path(attempt, "-from"), data) != data:
             raise Foreign(f"{self.place.shown}: attempt {attempt} has another origin there")
 
-    def end(self, attempt: int) -> None:
+    def note_end(self, attempt: int) -> None:
         """Note that an attempt has ended."""
         with suppress(FileExistsError):
             self.place.create(claim_path(attempt, "-end"), records.encode({"ended": time.time()}))
@@ -125,7 +125,7 @@ class Remote:
             Damaged: it differs from its manifest. NotKept: the place holds other bytes than were
                 sent.
         """
-        return self._copying.copy(attempt, path, read_back, lambda: self.require(attempt))
+        return self._copying.copy(attempt, path, read_back, lambda: self.require_owned(attempt))
 
     def fetch(self, attempt: int, name: str, into: Path) -> int:
         """Write a copy into the local folder `into`, durably; return its size in bytes. Every
@@ -135,7 +135,7 @@ class Remote:
             NotFound: no such copy is there any more.
             Damaged: it differs from its manifest.
         """
-        return Fetching(self.place, attempt, name).whole(into)
+        return CopyFetcher(self.place, attempt, name).fetch_all(into)
 
     def fetch_file(self, attempt: int, name: str, file: str, into: Path) -> None:
         """Write one file of a copy to the new local file `into`, durably. Every digest is checked.
@@ -143,7 +143,7 @@ class Remote:
         Raises:
             NotFound, Damaged: as `fetch`.
         """
-        Fetching(self.place, attempt, name).one(file, into)
+        CopyFetcher(self.place, attempt, name).fetch_one(file, into)
 
     def pin(self, attempt: int, name: str) -> None:
         """Note that the copies of that name stay, for runs that begin with this place alone.
@@ -152,7 +152,7 @@ class Remote:
             Later: a later attempt has claimed the place.
         """
         _require_name(name)
-        self.require(attempt)
+        self.require_owned(attempt)
         with suppress(FileExistsError):
             self.place.create(f"{records.PINS}/{name}", b"{}\n")
 
@@ -163,12 +163,12 @@ class Remote:
             Later: a later attempt than `attempt` has claimed the place.
         """
         _require_name(name)
-        self.require(attempt)
-        self._copying.forget(folder(of, name))
+        self.require_owned(attempt)
+        self._copying.forget_copy(copy_folder(of, name))
         self.place.remove(manifest_path(of, name))
-        self.place.remove(folder(of, name))
+        self.place.remove(copy_folder(of, name))
 
-    def require(self, attempt: int) -> None:
+    def require_owned(self, attempt: int) -> None:
         """Require that this attempt still owns the place.
 
         Raises:
@@ -199,40 +199,42 @@ class Remote:
             found.setdefault(file.attempt, set()).add(file.what)
         return found
 
-    def _claim(self, attempt: int, files: set[str]) -> Claim:
-        claim = _decoded(self._record(claim_path(attempt)) if "" in files else b"", attempt)
+    def _read_claim(self, attempt: int, files: set[str]) -> Claim:
+        claim = _decode_claim(
+            self._read_record(claim_path(attempt)) if "" in files else b"", attempt
+        )
         path = claim_path(attempt, "-from")
         origin = None
         if "-from" in files:
             try:
-                origin = records.ORIGINS.decode(self._record(path))
+                origin = records.ORIGINS.decode(self._read_record(path))
             except UNREADABLE as error:
                 raise Damaged(
                     f"{self.place.shown}/{path}: not what Holdfast wrote; remove that file"
                 ) from error
         return replace(claim, origin=origin, ended="-end" in files)
 
-    def _record(self, path: str) -> bytes:
+    def _read_record(self, path: str) -> bytes:
         if path not in self._records:
             self._records[path] = self.place.read(path)
         return self._records[path]
 
-    def _folders(self) -> list[tuple[int, str]]:
+    def _attempt_folders(self) -> list[tuple[int, str]]:
         found = []
         for text in self.place.names(records.CHECKPOINTS):
-            attempt = records.parse_folder(text)
+            attempt = records.parse_attempt_folder(text)
             if attempt is not None:
-                names = self.place.names(folder(attempt))
+                names = self.place.names(copy_folder(attempt))
                 found += [(attempt, name) for name in names if parse_name(name) is not None]
         return sorted(found)
 
-    def _copy_or_rest(self, attempt: int, name: str) -> Copy | IncompleteCopy:
+    def _read_copy(self, attempt: int, name: str) -> Copy | IncompleteCopy:
         path = manifest_path(attempt, name)
         raw = self._read(path)
         if raw is None:
             return IncompleteCopy(attempt, name, records.NO_MANIFEST)
         try:
-            return records.copy_of(raw, attempt, name, f"{self.place.shown}/{path}")
+            return records.parse_copy(raw, attempt, name, f"{self.place.shown}/{path}")
         except StoreError as error:
             return IncompleteCopy(attempt, name, str(error))
 
@@ -242,8 +244,8 @@ class Remote:
         except FileNotFoundError:
             return None
 
-    def _create(self, path: str, data: bytes) -> bytes:
-        """Create a file; return its content: these bytes, or older ones."""
+    def _create_or_read(self, path: str, data: bytes) -> bytes:
+        """Create a file with these bytes unless it exists; return its content."""
         try:
             self.place.create(path, data)
         except FileExistsError:
@@ -256,7 +258,7 @@ def _require_name(name: str) -> None:
         raise StoreError(f"{name!r} is no checkpoint's name")
 
 
-def _decoded(data: bytes, attempt: int) -> Claim:
+def _decode_claim(data: bytes, attempt: int) -> Claim:
     """Return a claim. An unreadable one counts by its number, with an unknown owner."""
     with suppress(*UNREADABLE):
         found = records.OWN_CLAIMS.decode(data)

@@ -35,10 +35,10 @@ from ..store.checkpoint_index import CheckpointIndex
 from . import waiting
 from .backends import open_place
 from .lineage import PlaceCopy
-from .place import Full, NotKept, Refused, Silent, shown, told
+from .place import Full, NotKept, Refused, Silent, redact_error, redact_url
 from .protocol import Event, Kind, WorkerOrder
 from .records import NO_MANIFEST, Foreign, Later, PlaceState, ResumeOrigin, Taken
-from .remote import Remote
+from .remote import RemoteRun
 from .retrying import RetryingPlace
 
 READ_BACK_EVERY = 20  # of so many copies one is read back, however the place verifies
@@ -54,11 +54,11 @@ Say = Callable[[Event], None]
 
 
 class Cancelled(Exception):
-    """The run needs no more of this."""
+    """The run does not need this call any more."""
 
 
 class Replicator:
-    """One place of a run. `give` takes an order from the run at any time."""
+    """One place of a run. `accept_order` takes one from the run at any time."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Replicator:
         self._until: float | None = None  # Unix seconds: the attempt ends, and copies until then
         self._only = ""  # while the run's disk is full, no other checkpoint is copied
         self._place: RetryingPlace | None = None
-        self._remote: Remote | None = None
+        self._remote: RemoteRun | None = None
         self._refused: Exception | None = None  # why the place cannot be used
         self._claim: dict[str, Any] = {}
         self._joined = False  # an earlier worker of this attempt has claimed the place
@@ -103,10 +103,12 @@ class Replicator:
 
     def start(self) -> None:
         """Start the thread."""
-        threading.Thread(target=self._run, name=f"place {shown(self.url)}", daemon=True).start()
+        threading.Thread(
+            target=self._run, name=f"place {redact_url(self.url)}", daemon=True
+        ).start()
 
-    def give(self, order: WorkerOrder) -> None:
-        """Take an order. A copy that it makes needless ends at its next piece."""
+    def accept_order(self, order: WorkerOrder) -> None:
+        """Queue an order. A copy that it makes unnecessary ends at its next piece."""
         if order.do == "committed":
             self._only = ""
         elif order.do == "yield":
@@ -128,9 +130,9 @@ class Replicator:
         try:
             place = open_place(self.url, private=self._private)
             self._place = RetryingPlace(
-                place, self._tell_failing, watch=self._watch, pause=self._pause
+                place, self._report_failing, watch=self._check_transfer, pause=self._pause
             )
-            self._remote = Remote(self._place)
+            self._remote = RemoteRun(self._place)
         except Exception as error:
             self._refused = error
         while True:
@@ -141,44 +143,44 @@ class Replicator:
                 self._advance()
                 continue
             if order.id:
-                self._answer(order)
+                self._answer_question(order)
                 continue
             try:
-                self._take(order)
+                self._handle_order(order)
             except Exception as error:
-                self._failed(error)
+                self._handle_error(error)
 
-    def _answer(self, order: WorkerOrder) -> None:
+    def _answer_question(self, order: WorkerOrder) -> None:
         if self._place is not None:
             self._place.budget_s = order.args.pop("budget_s", BUDGET_S)
         try:
             if order.do == "claim":
-                self._keep_claim(order.args)
-                facts = self._join()
+                self._store_claim(order.args)
+                facts = self._claim_place()
             else:
-                facts = ANSWERS[order.do](self._opened, order.args)
-            self._say("answer", id=order.id, facts=facts)
+                facts = ANSWERS[order.do](self._open_place, order.args)
+            self._send_event("answer", id=order.id, facts=facts)
         except Exception as error:
             kind: Kind = "unusable" if error is self._refused else kind_of(error)
-            self._say("failed", id=order.id, kind=kind, text=told(error, self.url))
+            self._send_event("failed", id=order.id, kind=kind, text=redact_error(error, self.url))
         if self._place is not None:
             self._place.budget_s = BUDGET_S
 
-    def _take(self, order: WorkerOrder) -> None:
+    def _handle_order(self, order: WorkerOrder) -> None:
         # what was refused is tried again
         self._due_s, self._blocked, self._removes = 0.0, False, True
         if order.do == "claim":
-            self._keep_claim(order.args)
+            self._store_claim(order.args)
         elif order.do == "ours":
             self._ours |= {(attempt, name) for attempt, name in order.args["copies"]}
         elif order.do == "begin" and self._seen is not None:
-            self._begin(self._seen, msgspec.convert(order.args, ResumeOrigin))
+            self._start_copying(self._seen, msgspec.convert(order.args, ResumeOrigin))
 
-    def _keep_claim(self, args: dict[str, Any]) -> None:
+    def _store_claim(self, args: dict[str, Any]) -> None:
         self._joined = self._number in args.pop("joined", ())
         self._claim = args
 
-    def _begin(self, seen: PlaceState, origin: ResumeOrigin) -> None:
+    def _start_copying(self, seen: PlaceState, origin: ResumeOrigin) -> None:
         mine = self._claim["attempt"]
         copies = [copy for copy in seen.copies if (copy.attempt, copy.name) in self._ours]
         halves = {(rest.attempt, rest.name) for rest in seen.rests if rest.why == NO_MANIFEST}
@@ -191,34 +193,34 @@ class Replicator:
     def _advance(self) -> None:
         self._due_s = NEVER
         try:
-            if self._step():
+            if self._do_next():
                 self._due_s = 0.0
         except Cancelled:
             self._due_s = 0.0
         except Exception as error:
-            self._failed(error)
+            self._handle_error(error)
         if self._copying:
             self._copying = ""
-            self._say("copying")
+            self._send_event("copying")
 
-    def _step(self) -> bool:
+    def _do_next(self) -> bool:
         """Do one thing at the place; return whether another one may be due."""
         leaving, ready = (
             self._until is not None,
             self._seen is not None and self._origin is not None,
         )
-        if self._over or (leaving and (not ready or self._blocked or self._is_cut)):
-            self._end()
+        if self._over or (leaving and (not ready or self._blocked or self._is_cancelled)):
+            self._note_end()
             return False
         if self._claim and self._seen is None:
-            self._say("joined", facts=self._join())
+            self._send_event("joined", facts=self._claim_place())
         if self._origin is None:
             return False
-        remote, mine = self._opened, self._claim["attempt"]
+        remote, mine = self._open_place, self._claim["attempt"]
         if not self._begun:
-            remote.begun(mine, self._origin)
+            remote.note_origin(mine, self._origin)
             self._begun = True
-        self._list()
+        self._list_local()
         unnoted = [
             facts.name for facts in self._local if facts.pinned and facts.name not in self._pins
         ]
@@ -226,8 +228,8 @@ class Replicator:
             remote.pin(mine, unnoted[0])
             self._pins.add(unnoted[0])
             return True
-        missing = self._missing()
-        outdated = self._outdated(missing)
+        missing = self._missing_names()
+        outdated = self._next_outdated(missing)
         missing = [name for name in missing if self._only in ("", name)]
         if outdated is not None and (self._removals > 0 or not missing):
             self._removals -= 1
@@ -235,30 +237,30 @@ class Replicator:
         elif missing:
             self._copy(missing[0])
         elif leaving:
-            self._end()
+            self._note_end()
             return False
         else:
-            self._tell_back()
+            self._report_recovered()
             return False
         return True
 
     @property
-    def _opened(self) -> Remote:
+    def _open_place(self) -> RemoteRun:
         if self._remote is None:
-            raise self._refused or UsageError(f"{shown(self.url)}: is not open")
+            raise self._refused or UsageError(f"{redact_url(self.url)}: is not open")
         return self._remote
 
-    def _join(self) -> dict[str, Any]:
+    def _claim_place(self) -> dict[str, Any]:
         """Claim the place, unless an earlier worker has; return its content."""
         if self._joined:  # else a place that was emptied, or is not mounted, would be claimed anew
-            self._opened.require(self._claim["attempt"])
+            self._open_place.require_owned(self._claim["attempt"])
         else:
-            self._opened.claim(**self._claim)
+            self._open_place.claim(**self._claim)
         self._claimed = True
-        self._seen = self._opened.look()
-        return _fields(self._seen) | {"atomic": self._opened.place.atomic}
+        self._seen = self._open_place.read_state()
+        return _as_fields(self._seen) | {"atomic": self._open_place.place.atomic}
 
-    def _list(self) -> None:
+    def _list_local(self) -> None:
         """List the local checkpoints;
         those of the last time count if the directory does not answer.
         """
@@ -267,11 +269,13 @@ class Replicator:
         except (OSError, StoreError):
             return
 
-    def _missing(self) -> list[str]:
+    def _missing_names(self) -> list[str]:
         sound = [facts for facts in self._local if facts.name not in self._damaged]
-        return waiting.waiting(sound, [each.facts for each in self._there.values()], self._rule)
+        return waiting.checkpoints_to_copy(
+            sound, [each.facts for each in self._there.values()], self._rule
+        )
 
-    def _outdated(self, missing: Sequence[str]) -> tuple[int, str] | None:
+    def _next_outdated(self, missing: Sequence[str]) -> tuple[int, str] | None:
         """Return attempt and name of what is to be removed next."""
         if not self._removes:
             return None
@@ -279,7 +283,7 @@ class Replicator:
         there = [
             each.facts._replace(pinned=each.facts.name in pinned) for each in self._there.values()
         ]
-        for name in waiting.outdated(there, self._rule, self._verified):
+        for name in waiting.copies_to_remove(there, self._rule, self._verified):
             return self._there[name].attempt, name
         mine = self._claim["attempt"]
         litter = (
@@ -291,25 +295,25 @@ class Replicator:
         mine, path = self._claim["attempt"], self._index.checkpoint(name).path
         read_back = self._copies % READ_BACK_EVERY == READ_BACK_EVERY - 1
         self._copying = name
-        self._say("copying", name=name)
+        self._send_event("copying", name=name)
         self._litter.add((mine, name))  # until it is whole; then only its answer could be lost
         self._removals = REMOVALS
         try:
-            done = self._opened.copy(mine, path, read_back=read_back)
+            done = self._open_place.copy(mine, path, read_back=read_back)
         except NotKept:
             raise
         except Damaged as error:
             self._damaged.add(name)
-            self._say("damaged", name=name, text=told(error, self.url))
+            self._send_event("damaged", name=name, text=redact_error(error, self.url))
         except NotFound:
             if is_checkpoint(path):
                 raise
         else:
-            self._copied(mine, name)
-            self._say("copied", name=name, facts=done._asdict())
-            self._tell_back()
+            self._report_copied(mine, name)
+            self._send_event("copied", name=name, facts=done._asdict())
+            self._report_recovered()
 
-    def _copied(self, mine: int, name: str) -> None:
+    def _report_copied(self, mine: int, name: str) -> None:
         facts = next(facts for facts in self._local if facts.name == name)
         self._there[name] = PlaceCopy(mine, facts)
         self._verified.add(name)
@@ -318,19 +322,19 @@ class Replicator:
 
     def _remove(self, of: int, name: str) -> None:
         try:
-            self._opened.remove(self._claim["attempt"], of, name)
+            self._open_place.remove(self._claim["attempt"], of, name)
         except Refused as error:  # copies go on
             self._removes = False
-            self._say("kept", name=name, text=told(error, self.url))
+            self._send_event("kept", name=name, text=redact_error(error, self.url))
             return
         whole = name in self._there and self._there[name].attempt == of
         if whole:
             del self._there[name]
             self._verified.discard(name)
         self._litter.discard((of, name))
-        self._say("removed", name=name, facts={"whole": whole})
+        self._send_event("removed", name=name, facts={"whole": whole})
 
-    def _end(self) -> None:
+    def _note_end(self) -> None:
         """Note that the attempt has ended there, unless it has lost the place."""
         if self._until is None:
             return
@@ -338,59 +342,61 @@ class Replicator:
         if self._claimed and not self._over and self._place is not None:
             self._place.budget_s = max(0.0, self._until - time.time())
             try:
-                self._opened.end(self._claim["attempt"])
+                self._open_place.note_end(self._claim["attempt"])
             except Exception as error:
-                self._tell_failing(error)
+                self._report_failing(error)
         self._over = True
-        self._say("drained")
+        self._send_event("drained")
 
-    def _failed(self, error: Exception) -> None:
-        kind, text = kind_of(error), told(error, self.url)
+    def _handle_error(self, error: Exception) -> None:
+        kind, text = kind_of(error), redact_error(error, self.url)
         if kind in ("later", "taken", "foreign"):
             self._over = True
-            self._say("lost", kind=kind, text=text)
-            self._end()
+            self._send_event("lost", kind=kind, text=text)
+            self._note_end()
             return
-        self._tell_failing(error)
+        self._report_failing(error)
         if kind in ("silent", "gone"):
-            self._due_s = time.monotonic() + self._at_most(RETRY_S)
+            self._due_s = time.monotonic() + self._limit_wait(RETRY_S)
         else:  # until the next order
             self._blocked = True
             self._due_s = NEVER if self._until is None else 0.0
 
-    def _watch(self, size: int) -> None:
-        """End a call that the run does not need any more."""
-        needless = self._is_cut or (self._until is not None and not self._claimed)
+    def _check_transfer(self, size: int) -> None:
+        """Note that `size` bytes were transferred; end the call if the run does not need it
+        any more.
+        """
+        needless = self._is_cancelled or (self._until is not None and not self._claimed)
         if self._only and self._copying not in ("", self._only):
             needless = True
         if needless and not self._ending:
             raise Cancelled
         if size and time.monotonic() - self._noted_s > NOTE_S:
             self._noted_s = time.monotonic()
-            self._say("sent")
+            self._send_event("sent")
 
     @property
-    def _is_cut(self) -> bool:
+    def _is_cancelled(self) -> bool:
         return self._until is not None and time.time() >= self._until
 
     def _pause(self, seconds: float) -> None:
-        self._wake.wait(self._at_most(seconds))
+        self._wake.wait(self._limit_wait(seconds))
         self._wake.clear()
 
-    def _at_most(self, seconds: float) -> float:
+    def _limit_wait(self, seconds: float) -> float:
         """Return so many seconds, or fewer if the attempt ends before."""
         return seconds if self._until is None else max(0.0, min(seconds, self._until - time.time()))
 
-    def _tell_failing(self, error: BaseException) -> None:
+    def _report_failing(self, error: BaseException) -> None:
         self._failing = True
-        self._say("failing", text=told(error, self.url), name=self._copying)
+        self._send_event("failing", text=redact_error(error, self.url), name=self._copying)
 
-    def _tell_back(self) -> None:
+    def _report_recovered(self) -> None:
         if self._failing:
             self._failing = False
-            self._say("back")
+            self._send_event("back")
 
-    def _say(self, what: str, **fields: Any) -> None:
+    def _send_event(self, what: str, **fields: Any) -> None:
         self._tell(Event(what, self._number, **fields))
 
 
@@ -413,22 +419,22 @@ def kind_of(error: Exception) -> Kind:
     return next((kind for known, kind in _KINDS if isinstance(error, known)), "refused")
 
 
-def _fetch(remote: Remote, args: dict[str, Any]) -> dict[str, Any]:
+def _fetch(remote: RemoteRun, args: dict[str, Any]) -> dict[str, Any]:
     return {"size_bytes": remote.fetch(args["attempt"], args["name"], Path(args["into"]))}
 
 
-def _file(remote: Remote, args: dict[str, Any]) -> dict[str, Any]:
+def _fetch_file(remote: RemoteRun, args: dict[str, Any]) -> dict[str, Any]:
     remote.fetch_file(args["attempt"], args["name"], args["file"], Path(args["into"]))
     return {}
 
 
-ANSWERS: dict[str, Callable[[Remote, dict[str, Any]], dict[str, Any]]] = {
-    "look": lambda remote, _: _fields(remote.look()),
+ANSWERS: dict[str, Callable[[RemoteRun, dict[str, Any]], dict[str, Any]]] = {
+    "look": lambda remote, _: _as_fields(remote.read_state()),
     "fetch": _fetch,
-    "file": _file,
+    "file": _fetch_file,
 }
 
 
-def _fields(record: msgspec.Struct) -> dict[str, Any]:
+def _as_fields(record: msgspec.Struct) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found

@@ -19,7 +19,7 @@ SLOWEST = 4e6  # bytes per second at which a place verifies at least
 Watch = Callable[[int], None]
 
 
-def unwatched(_: int) -> None:
+def ignore_progress(_: int) -> None:
     """Ignore the progress."""
 
 
@@ -35,7 +35,7 @@ class RetryingPlace:
         place: Place,
         tell: Callable[[BaseException], None],
         *,
-        watch: Watch = unwatched,
+        watch: Watch = ignore_progress,
         pause: Callable[[float], None] = time.sleep,
         budget_s: float = 120.0,
     ) -> None:
@@ -52,8 +52,8 @@ class RetryingPlace:
         return self._place.atomic
 
     @contextmanager
-    def watched(self, watch: Watch) -> Iterator[None]:
-        """Let `watch` see the pieces that pass meanwhile."""
+    def watching_progress(self, watch: Watch) -> Iterator[None]:
+        """Within this block, call `watch` with the size of each transferred piece."""
         before, self.watch = self.watch, watch
         try:
             yield
@@ -83,12 +83,12 @@ class RetryingPlace:
                         skipped = max(0, skipped - len(piece))
                         if fresh:
                             done += len(fresh)
-                            self._pass(len(fresh))
+                            self._note_progress(len(fresh))
                             yield fresh
 
     def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         with self._retrying() as again:
-            return again(self._place.check, path, size_bytes, self._watched(pieces))
+            return again(self._place.check, path, size_bytes, self._watch_pieces(pieces))
 
     def create(self, path: str, data: bytes) -> None:
         with self._retrying() as again:
@@ -96,7 +96,7 @@ class RetryingPlace:
 
     def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         with self._retrying() as again:
-            return again(self._place.put, path, size_bytes, self._watched(pieces))
+            return again(self._place.put, path, size_bytes, self._watch_pieces(pieces))
 
     def copy(self, source: str, path: str) -> bool:
         with self._retrying() as again:
@@ -118,32 +118,32 @@ class RetryingPlace:
             yield tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(Silent),
                 wait=tenacity.wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
-                stop=self._is_spent,
+                stop=self._is_budget_spent,
                 before=lambda _: self.watch(0),
-                before_sleep=self._failed,
+                before_sleep=self._note_failure,
                 sleep=self._pause,
                 reraise=True,
             )
         finally:
             self._allowed_s = float("inf")
 
-    def _watched(self, pieces: Pieces) -> Pieces:
+    def _watch_pieces(self, pieces: Pieces) -> Pieces:
         def passing() -> Iterator[bytes]:
             self._passed = 0
             for piece in pieces():
-                self._pass(len(piece))
+                self._note_progress(len(piece))
                 yield piece
 
         return passing
 
-    def _pass(self, size: int) -> None:
+    def _note_progress(self, size: int) -> None:
         self.watch(size)
         self._allowed_s = max(self._allowed_s, time.monotonic()) + size / SLOWEST
         self._passed += size
         if self._passed > self._farthest:  # bytes that are sent once more are no progress
             self._farthest, self._failing_s = self._passed, None
 
-    def _is_spent(self, state: tenacity.RetryCallState) -> bool:
+    def _is_budget_spent(self, state: tenacity.RetryCallState) -> bool:
         """Whether the next try would come too late;
         counted from the first error since more than ever went through.
         """
@@ -151,7 +151,7 @@ class RetryingPlace:
         self._failing_s = self._failing_s or now_s
         return now_s - self._failing_s + state.upcoming_sleep > self.budget_s
 
-    def _failed(self, state: tenacity.RetryCallState) -> None:
+    def _note_failure(self, state: tenacity.RetryCallState) -> None:
         self._allowed_s = max(self._allowed_s, time.monotonic())
         if state.outcome is not None and (error := state.outcome.exception()) is not None:
             self._tell(error)

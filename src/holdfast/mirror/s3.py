@@ -19,9 +19,9 @@ from awscrt.checksums import combine_crc64nvme, crc64nvme
 from ..errors import UsageError
 from ..store.format import MANIFEST
 from ..threads import WorkerPool, map_in_threads
-from .place import NotKept, Pieces, Refused, Silent, shown, words
-from .s3_calls import Calls, tried
-from .sent import Sent, refuses
+from .place import NotKept, Pieces, Refused, Silent, redact_url, split_path
+from .s3_calls import BucketCalls, tried
+from .sent import UploadPieces, has_exclusive_create
 
 CRC = "CRC64NVME"
 IN_FLIGHT = 4  # parts under way at the same time; one more is being filled
@@ -31,20 +31,20 @@ _SMALLEST_COPIED = 1 << 16  # a file that is smaller is sent as fast as it is co
 _SMALL = 1 << 24  # the size that a file of `read` may have, for its time limit
 
 
-class S3:
+class S3Place:
     whole_bytes = 64 << 20  # a file of up to so many bytes is sent with one request
     part_bytes = 16 << 20
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self.shown, self.atomic = shown(url), True
+        self.shown, self.atomic = redact_url(url), True
         if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError(
                 f"{self.shown}: write s3://BUCKET/PATH; "
                 "credentials come from the environment or ~/.aws"
             )
         self._prefix = parts.path.strip("/")
-        self._calls = Calls(parts.netloc, self.shown)
+        self._calls = BucketCalls(parts.netloc, self.shown)
         self._known_to_be_atomic = False
 
     def close(self) -> None:
@@ -77,7 +77,11 @@ class S3:
                     ):
                         pool.give(
                             partial(
-                                self._part, key, first, min(first + self.part_bytes, size), version
+                                self._get_part,
+                                key,
+                                first,
+                                min(first + self.part_bytes, size),
+                                version,
                             )
                         )
                     fetched.update(pool.take())
@@ -87,7 +91,7 @@ class S3:
 
     def check(self, path: str, size_bytes: int, pieces: Pieces) -> str:
         crc = 0
-        for piece in Sent(size_bytes, pieces):
+        for piece in UploadPieces(size_bytes, pieces):
             crc = crc64nvme(piece, crc)
         return self.verify(path, size_bytes, crc)
 
@@ -97,7 +101,7 @@ class S3:
         kept = facts.get(f"Checksum{CRC}", "")
         if not kept or "-" in kept:  # with a dash: of the parts' checksums
             return ""
-        if facts["ContentLength"] != size_bytes or kept != _text(crc):
+        if facts["ContentLength"] != size_bytes or kept != _crc_text(crc):
             raise NotKept(
                 f"{self.shown}/{path}: its checksum differs "
                 "from that of what was sent; send it again"
@@ -114,10 +118,10 @@ class S3:
             raise FileExistsError(f"{self.shown}/{path} exists")
         if self.atomic and not self._known_to_be_atomic:
             again = partial(self._calls.call, "put_object", Key=key, Body=data, IfNoneMatch="*")
-            self.atomic = self._known_to_be_atomic = refuses(again)
+            self.atomic = self._known_to_be_atomic = has_exclusive_create(again)
 
     def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
-        sent = Sent(size_bytes, pieces)
+        sent = UploadPieces(size_bytes, pieces)
         if size_bytes <= self.whole_bytes:
             body = b"".join(sent)
             crc = crc64nvme(body)
@@ -144,13 +148,13 @@ class S3:
         self._abort_uploads(key)
 
     def _key(self, path: str) -> str:
-        return "/".join([*filter(None, [self._prefix]), *words(path)])
+        return "/".join([*filter(None, [self._prefix]), *split_path(path)])
 
     def _folder(self, path: str) -> str:
         key = self._key(path)
         return f"{key}/" if key else ""
 
-    def _part(self, key: str, start: int, end: int, version: str) -> tuple[int, bytes]:
+    def _get_part(self, key: str, start: int, end: int, version: str) -> tuple[int, bytes]:
         try:
             wanted = {"Range": f"bytes={start}-{end - 1}", "IfMatch": version}
             return start, tried(self._calls.bytes_of, key, end - start, **wanted)
@@ -166,7 +170,7 @@ class S3:
         crc, parts = 0, list[dict[str, Any]]()
         pool = WorkerPool[dict[str, Any]](IN_FLIGHT)
         try:
-            for number, body in enumerate(_of_size(sent, part_bytes), 1):
+            for number, body in enumerate(_split_parts(sent, part_bytes), 1):
                 own = crc64nvme(body)
                 crc = combine_crc64nvme(crc, own, len(body))
                 while pool.under_way >= IN_FLIGHT:
@@ -192,7 +196,7 @@ class S3:
         return crc
 
     def _send_part(self, body: bytes, crc: int, **what: Any) -> dict[str, Any]:
-        checksum = {f"Checksum{CRC}": _text(crc)}
+        checksum = {f"Checksum{CRC}": _crc_text(crc)}
         answer = tried(self._calls.call, "upload_part", len(body), Body=body, **checksum, **what)
         return {"PartNumber": what["PartNumber"], "ETag": answer["ETag"], **checksum}
 
@@ -208,11 +212,11 @@ class S3:
                     )
 
 
-def _text(crc: int) -> str:
+def _crc_text(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(8, "big")).decode()
 
 
-def _of_size(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def _split_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """Yield the bytes in parts of `size`; only the last is shorter."""
     part = bytearray()
     for piece in pieces:

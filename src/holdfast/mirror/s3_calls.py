@@ -21,7 +21,7 @@ from tenacity import (
 
 from ..store.format import MOST_BYTES
 from .place import Silent
-from .s3_errors import translated
+from .s3_errors import translate_error
 
 TRIES = 3  # of one part, so that one lost answer does not send a big file again
 _AGAIN_S = 10.0  # a part that has taken longer is not tried again: the server hangs
@@ -31,7 +31,7 @@ _CALL_S = 30.0  # a call without its bytes
 _SLOWEST = 1 << 16  # bytes per second: a slower server counts as silent
 
 
-class Calls:
+class BucketCalls:
     def __init__(self, bucket: str, shown: str) -> None:
         self.bucket, self._shown = bucket, shown
         self._opened: Any = None
@@ -111,7 +111,7 @@ class Calls:
                 self._files.loop, function, *args, timeout=_CALL_S + size_bytes / _SLOWEST, **what
             )
         except Exception as error:
-            raise translated(error, self._shown) from None
+            raise translate_error(error, self._shown) from None
 
 
 tried = Retrying(

@@ -7,7 +7,7 @@ from typing import Any
 
 from botocore import exceptions
 
-from .place import Full, Refused, Silent, told
+from .place import Full, Refused, Silent, redact_error
 
 _AGAIN = {  # answers below 500 that mean: try later
     "BadDigest",  # damaged on the way
@@ -38,33 +38,35 @@ _ADVICE = {
 }
 
 
-def translated(error: Exception, shown: str) -> Exception:
+def translate_error(error: Exception, shown: str) -> Exception:
     """Return the place's error for an error of the library."""
     if isinstance(error, Silent | Refused | Full):
         return error
-    answer = _answer(error)
+    answer = _server_answer(error)
     if answer is not None:
-        return _answered(answer, shown)
+        return _translate_answer(answer, shown)
     if isinstance(error, exceptions.BotoCoreError) and not isinstance(error, _UNREACHED):
         return Refused(
-            f"{shown}: {told(error)}; check the credentials "
+            f"{shown}: {redact_error(error)}; check the credentials "
             "and the profile in the environment or ~/.aws"
         )
-    return Silent(f"{shown}: {told(error)}")
+    return Silent(f"{shown}: {redact_error(error)}")
 
 
-def _answer(error: BaseException | None) -> dict[str, Any] | None:
+def _server_answer(error: BaseException | None) -> dict[str, Any] | None:
     """The server's answer, which s3fs hides below an error of its own."""
     while error is not None and not isinstance(error, exceptions.ClientError):
         error = error.__cause__
     return dict(error.response) if error is not None else None
 
 
-def _answered(answer: dict[str, Any], shown: str) -> Exception:
+def _translate_answer(answer: dict[str, Any], shown: str) -> Exception:
     fault = answer.get("Error", {})
     code = str(fault.get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    text = f"{shown}: {told(': '.join(filter(None, [code, str(fault.get('Message', ''))])))}"
+    text = (
+        f"{shown}: {redact_error(': '.join(filter(None, [code, str(fault.get('Message', ''))])))}"
+    )
     if code in _FULL or status == 507:
         return Full(f"{text}; make room, or let its rule keep fewer copies")
     if code in _AGAIN or status >= 500 or status in {408, 409, 429}:

@@ -18,7 +18,7 @@ from ..store.format import MANIFEST, File, Leaf, Manifest
 PIECE_BYTES = 4 << 20  # the most that is read at once
 
 
-class Contents(NamedTuple):
+class CheckpointContents(NamedTuple):
     """The files of a checkpoint, by its manifest, including all ranks' files."""
 
     raw: bytes  # manifest.json as it is
@@ -35,12 +35,12 @@ class Contents(NamedTuple):
         return sum(file.size_bytes for file in self.files.values())
 
 
-def identity(manifest: bytes) -> str:
+def manifest_digest(manifest: bytes) -> str:
     """Return the checkpoint's identity: a digest of its manifest's bytes."""
     return format.digest(manifest)
 
 
-def local(path: Path) -> Contents:
+def read_local_contents(path: Path) -> CheckpointContents:
     """Read the manifest of the committed checkpoint at `path`.
 
     Raises:
@@ -52,10 +52,12 @@ def local(path: Path) -> Contents:
         source.forget(path / name)
         return source.whole(path / name)
 
-    return contents(read(MANIFEST), read, path / MANIFEST)
+    return decode_contents(read(MANIFEST), read, path / MANIFEST)
 
 
-def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Contents:
+def decode_contents(
+    raw: bytes, read_part: Callable[[str], bytes], where: object
+) -> CheckpointContents:
     """Decode a manifest. If several ranks wrote the checkpoint, decode their parts, too, which
     `read_part` returns.
 
@@ -71,10 +73,10 @@ def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Co
     held: dict[str, list[Leaf]] = {name: [] for name in files}
     for leaf in leaves:
         held[leaf.shard].append(leaf)
-    return Contents(raw, root, files, held)
+    return CheckpointContents(raw, root, files, held)
 
 
-def pieces(folder: Path, wanted: Contents, name: str) -> Iterator[bytes]:
+def read_pieces(folder: Path, wanted: CheckpointContents, name: str) -> Iterator[bytes]:
     """Yield the bytes of one file of the checkpoint in `folder`, read from the medium, past the
     page cache.
 
@@ -82,10 +84,10 @@ def pieces(folder: Path, wanted: Contents, name: str) -> Iterator[bytes]:
         NotFound: the checkpoint was removed.
         Damaged: the file differs from what was committed. Its last piece was not yielded.
     """
-    return verified(_read(folder, name), wanted, name, folder / name)
+    return verify_pieces(_read_file(folder, name), wanted, name, folder / name)
 
 
-def _read(folder: Path, name: str) -> Iterator[bytes]:
+def _read_file(folder: Path, name: str) -> Iterator[bytes]:
     if any(scan.is_symlink(folder / each) for each in Path(name).parents if each.name):
         raise Damaged(f"{folder / name}: lies behind a link, which was not committed")
     try:
@@ -97,41 +99,39 @@ def _read(folder: Path, name: str) -> Iterator[bytes]:
         raise
 
 
-def verified(
-    passing: Iterable[bytes], wanted: Contents, name: str, where: object
+def verify_pieces(
+    passing: Iterable[bytes], wanted: CheckpointContents, name: str, where: object
 ) -> Iterator[bytes]:
     """Yield the pieces of a file as they come.
 
     Raises:
         Damaged: they are not what was committed. The last piece was not yielded.
     """
-    check, held = _Check(wanted.files[name], wanted.leaves[name], where), b""
+    check, held = _DigestCheck(wanted.files[name], wanted.leaves[name], where), b""
     for piece in passing:
-        check.take(piece)
+        check.add_piece(piece)
         if held:
             yield held
         held = piece
-    check.finish()
+    check.verify_file()
     if held:
         yield held
 
 
-class _Check:
-    """Digests the bytes of one file in order, and compares: each leaf with its digest, and the
-    file with its own.
-    """
+class _DigestCheck:
+    """Digests the bytes of one file in order, and compares each leaf's and the file's digest."""
 
     def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
         self._file, self._where = file, where
         self._kind = format.kind_of(file.digest)
         self._begun = format.hasher(self._kind)
-        self._ranges = _ranges(file, leaves, where)
+        self._ranges = _digested_ranges(file, leaves, where)
         self._digests: list[str] = []
         self._offset = 0  # of the next byte
         self._hasher = self._begun()
-        self._end_ranges()
+        self._verify_ranges()
 
-    def take(self, piece: bytes) -> None:
+    def add_piece(self, piece: bytes) -> None:
         view = memoryview(piece)
         while view:
             if not self._ranges:
@@ -142,15 +142,15 @@ class _Check:
             self._hasher.update(part)
             self._offset += part.nbytes
             view = view[part.nbytes :]
-            self._end_ranges()
+            self._verify_ranges()
 
-    def finish(self) -> None:
+    def verify_file(self) -> None:
         if self._ranges:
             raise Damaged(f"{self._where}: {self._offset} bytes long, was {self._file.size_bytes}")
         if format.joined_digest(self._digests, self._kind) != self._file.digest:
             raise Damaged(f"{self._where}: changed since commit")
 
-    def _end_ranges(self) -> None:
+    def _verify_ranges(self) -> None:
         while self._ranges and self._ranges[-1][0] == self._offset:
             _, digest = self._ranges.pop()
             found = self._hasher.hexdigest()
@@ -160,7 +160,7 @@ class _Check:
             self._hasher = self._begun()
 
 
-def _ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
+def _digested_ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
     """Return where each digested range of a file ends, and its digest if the manifest has that;
     the last one first.
     """

@@ -10,8 +10,8 @@ from ..errors import Damaged
 from .place import Pieces
 
 
-class Sent:
-    """Walks the pieces once, and remembers the error that their source raised."""
+class UploadPieces:
+    """Yields the pieces of an upload once, and keeps the error that their source raised."""
 
     def __init__(self, size_bytes: int, pieces: Pieces) -> None:
         self.error: BaseException | None = None
@@ -32,8 +32,11 @@ class Sent:
             raise
 
 
-class Unchecked:
-    """Base of the backends whose servers tell no checksum. Each of their calls is inside `edge`."""
+class PlaceWithoutChecksums:
+    """Base of the backends whose servers compute no checksums.
+
+    Each call to a library is made inside `translating_errors`.
+    """
 
     told: tuple[type[BaseException], ...]  # errors that become a place's own
     own: tuple[type[BaseException], ...]  # among them those that leave it as they are
@@ -42,7 +45,7 @@ class Unchecked:
         return ""
 
     @contextmanager
-    def edge(self, sent: Sent | None = None) -> Iterator[None]:
+    def translating_errors(self, sent: UploadPieces | None = None) -> Iterator[None]:
         """Turn a library's errors into those of a place.
         An error of the bytes' source is raised unchanged.
         """
@@ -53,15 +56,15 @@ class Unchecked:
         except self.told as error:
             if sent is not None and error is sent.error:
                 raise
-            raise self.translated(error) from None
+            raise self.translate_error(error) from None
 
-    def translated(self, error: Any) -> Exception:
+    def translate_error(self, error: Any) -> Exception:
         raise NotImplementedError
 
 
-def refuses(create_again: Callable[[], object]) -> bool:
-    """Whether a place that has just taken an exclusive write refuses the same one:
-    it knows the condition.
+def has_exclusive_create(create_again: Callable[[], object]) -> bool:
+    """Whether the place refuses to create a file again that it has just created: it knows
+    exclusive writes.
     """
     try:
         create_again()

@@ -20,20 +20,29 @@ import paramiko
 
 from ..errors import UsageError
 from ..store.format import MANIFEST
-from .place import Full, Pieces, Refused, Silent, shown, small, told, words
-from .sent import Sent, Unchecked
+from .place import (
+    Full,
+    Pieces,
+    Refused,
+    Silent,
+    read_small,
+    redact_error,
+    redact_url,
+    split_path,
+)
+from .sent import PlaceWithoutChecksums, UploadPieces
 from .sftp_connection import ANSWER_S, Connection
-from .sftp_requests import Client, Requests
+from .sftp_requests import PipelinedRequests, SftpClient
 
 _PIECE_BYTES = 1 << 20
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR)
 
 
-class Sftp(Unchecked):
+class SftpPlace(PlaceWithoutChecksums):
     told, own = (OSError, EOFError, paramiko.SSHException), (Silent, Full, FileExistsError)
 
     def __init__(self, url: str) -> None:
-        self.shown, self.atomic = shown(url), True
+        self.shown, self.atomic = redact_url(url), True
         parts = urlsplit(url)
         if not parts.hostname or not parts.path.strip("/") or parts.query or parts.fragment:
             raise UsageError(
@@ -51,12 +60,12 @@ class Sftp(Unchecked):
             connection.close()
 
     def read(self, path: str) -> bytes:
-        return small(self.get(path))
+        return read_small(self.get(path))
 
     def names(self, path: str) -> list[str]:
-        with self._edge() as client:
+        with self._connected_client() as client:
             try:
-                found = client.listdir(self._at(path))
+                found = client.listdir(self._path_of(path))
             except OSError as error:
                 if error.errno not in _NO_FILE:
                     raise
@@ -67,9 +76,9 @@ class Sftp(Unchecked):
             )
 
     def get(self, path: str) -> Iterator[bytes]:
-        with self._edge() as client, client.open(self._at(path), "rb") as file:
+        with self._connected_client() as client, client.open(self._path_of(path), "rb") as file:
             piece = bytearray()
-            for part in Requests(client, file.handle).read(file.stat().st_size):
+            for part in PipelinedRequests(client, file.handle).read(file.stat().st_size):
                 piece += part
                 if len(piece) >= _PIECE_BYTES:
                     yield bytes(piece)
@@ -78,9 +87,9 @@ class Sftp(Unchecked):
                 yield bytes(piece)
 
     def create(self, path: str, data: bytes) -> None:
-        file = self._at(path)
-        fresh = _beside(file, os.urandom(8).hex())
-        with self._edge() as client:
+        file = self._path_of(path)
+        fresh = _sibling_path(file, os.urandom(8).hex())
+        with self._connected_client() as client:
             self._make_folder(client, posixpath.dirname(file))
             if _exists(client, file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file)
@@ -88,29 +97,29 @@ class Sftp(Unchecked):
                 self._write(client, fresh, "wx", [data])
                 self._link_or_write(client, fresh, file, data)
             finally:
-                _tidy_up(client, fresh)
+                _remove_unfinished(client, fresh)
 
     def put(self, path: str, size_bytes: int, pieces: Pieces) -> str:
-        file, sent = self._at(path), Sent(size_bytes, pieces)
-        fresh = _beside(file)
-        with self._edge(sent) as client:
+        file, sent = self._path_of(path), UploadPieces(size_bytes, pieces)
+        fresh = _sibling_path(file)
+        with self._connected_client(sent) as client:
             self._make_folder(client, posixpath.dirname(file))
             try:
                 self._write(client, fresh, "w", sent)
                 client.posix_rename(fresh, file)
             except BaseException as error:
-                _tidy_up(client, fresh)
+                _remove_unfinished(client, fresh)
                 self._require_room(client, size_bytes, error)
                 raise
         return ""
 
     def copy(self, source: str, path: str) -> bool:
-        """Give the file a second name. Both checkpoints hold it then,
-        and it goes with the last of them.
+        """Link the file under a second name. Both checkpoints share it; its space is freed
+        with the last of them.
         """
-        old, file = self._at(source), self._at(path)
-        fresh = _beside(file)
-        with self._edge() as client:
+        old, file = self._path_of(source), self._path_of(path)
+        fresh = _sibling_path(file)
+        with self._connected_client() as client:
             client.lstat(old)
             self._make_folder(client, posixpath.dirname(file))
             _remove_file(client, fresh)
@@ -123,14 +132,16 @@ class Sftp(Unchecked):
         return True
 
     def remove(self, path: str) -> None:
-        with self._edge() as client:
-            _remove_tree(client, self._at(path))
+        with self._connected_client() as client:
+            _remove_tree(client, self._path_of(path))
 
-    def _at(self, path: str) -> str:
-        return "/".join([self._root, *words(path)])
+    def _path_of(self, path: str) -> str:
+        return "/".join([self._root, *split_path(path)])
 
-    def _require_parent(self, client: Client) -> None:
-        """A folder that is not mounted there must not be taken for an empty one."""
+    def _require_parent(self, client: SftpClient) -> None:
+        """Require the parent folder: an unmounted file system must not be taken for an empty
+        place.
+        """
         parent = posixpath.dirname(self._root) or "."
         if not _exists(client, parent):
             raise Silent(
@@ -138,7 +149,7 @@ class Sftp(Unchecked):
                 "mount it, or create it if the mirror is new"
             )
 
-    def _make_folder(self, client: Client, folder: str) -> None:
+    def _make_folder(self, client: SftpClient, folder: str) -> None:
         if _exists(client, folder):
             return
         self._require_parent(client)
@@ -153,9 +164,9 @@ class Sftp(Unchecked):
                     raise
 
     @staticmethod
-    def _write(client: Client, file: str, mode: str, pieces: Any) -> None:
+    def _write(client: SftpClient, file: str, mode: str, pieces: Any) -> None:
         with client.open(file, mode) as opened:
-            Requests(client, opened.handle).write(pieces)
+            PipelinedRequests(client, opened.handle).write(pieces)
             try:
                 client.extended("fsync@openssh.com", opened.handle)
             except OSError as error:
@@ -163,9 +174,9 @@ class Sftp(Unchecked):
                     raise
 
     @staticmethod
-    def _link_or_write(client: Client, fresh: str, file: str, data: bytes) -> None:
-        """Give `fresh` its name if nobody has it.
-        Without links a crash here leaves an incomplete file.
+    def _link_or_write(client: SftpClient, fresh: str, file: str, data: bytes) -> None:
+        """Create `file` from `fresh` unless it exists. Without hard links a crash here
+        leaves an incomplete file.
         """
         try:
             client.extended("hardlink@openssh.com", fresh, file)
@@ -173,14 +184,16 @@ class Sftp(Unchecked):
             if _exists(client, file):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file) from None
             try:
-                Sftp._write(client, file, "wx", [data])
+                SftpPlace._write(client, file, "wx", [data])
             except OSError:
                 if _exists(client, file):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), file) from None
                 raise
 
-    def _require_room(self, client: Client, size_bytes: int, error: BaseException) -> None:
-        """SFTP does not say why a write failed: a full file system is found by asking."""
+    def _require_room(self, client: SftpClient, size_bytes: int, error: BaseException) -> None:
+        """Raise Full if the disk is full. SFTP does not say why a write failed, so ask for
+        the free space.
+        """
         if isinstance(error, OSError) and error.errno == errno.EIO:
             free = _free_bytes(client, posixpath.dirname(self._root) or ".")
             if 0 <= free < size_bytes:
@@ -190,20 +203,20 @@ class Sftp(Unchecked):
                 )
 
     @contextmanager
-    def _edge(self, sent: Sent | None = None) -> Iterator[Client]:
-        """Give the connection, and turn its errors into those of a place.
-        After silence it is given up.
+    def _connected_client(self, sent: UploadPieces | None = None) -> Iterator[SftpClient]:
+        """Yield the connection, and translate its errors. It is closed after a call without
+        an answer.
         """
         if self._connection is None:
             self._connection = Connection(self._url)
-        with self.edge(sent):
+        with self.translating_errors(sent):
             yield self._connection.client
 
-    def translated(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         silent = isinstance(error, TimeoutError)
         text = (
             f"{self.shown}: "
-            f"{f'no answer for {ANSWER_S:.0f} s' if silent else told(error, self._url)}"
+            f"{f'no answer for {ANSWER_S:.0f} s' if silent else redact_error(error, self._url)}"
         )
         code = error.errno if isinstance(error, OSError) else None
         if code in _NO_FILE:
@@ -215,30 +228,30 @@ class Sftp(Unchecked):
         return Silent(errno.EIO, text)
 
 
-def _beside(file: str, word: str = "") -> str:
+def _sibling_path(file: str, word: str = "") -> str:
     folder, name = posixpath.split(file)
     return f"{folder}/.{name}{'.' if word else ''}{word}.new"
 
 
-def _exists(client: Client, path: str) -> bool:
+def _exists(client: SftpClient, path: str) -> bool:
     with suppress(FileNotFoundError):
         client.lstat(path)
         return True
     return False
 
 
-def _remove_file(client: Client, path: str) -> None:
+def _remove_file(client: SftpClient, path: str) -> None:
     with suppress(FileNotFoundError):
         client.remove(path)
 
 
-def _tidy_up(client: Client, path: str) -> None:
-    """Remove what was begun, if the server still answers."""
+def _remove_unfinished(client: SftpClient, path: str) -> None:
+    """Remove an unfinished file, if the server still answers."""
     with suppress(OSError, EOFError, paramiko.SSHException):
         client.remove(path)
 
 
-def _remove_tree(client: Client, path: str) -> None:
+def _remove_tree(client: SftpClient, path: str) -> None:
     try:
         if not stat.S_ISDIR(client.lstat(path).st_mode or 0):
             client.remove(path)
@@ -250,7 +263,7 @@ def _remove_tree(client: Client, path: str) -> None:
         return
 
 
-def _free_bytes(client: Client, path: str) -> int:
+def _free_bytes(client: SftpClient, path: str) -> int:
     """The free bytes at `path`; -1 if the server does not tell."""
     try:
         facts = client.extended("statvfs@openssh.com", path)

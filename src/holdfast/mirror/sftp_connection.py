@@ -15,15 +15,15 @@ from urllib.parse import unquote, urlsplit
 import paramiko
 
 from ..errors import UsageError
-from .place import Refused, Silent, shown, told
-from .sftp_requests import Client
+from .place import Refused, Silent, redact_error, redact_url
+from .sftp_requests import SftpClient
 
 CONNECT_S = 5.0
 ANSWER_S = 20.0  # the longest wait for one answer
 
 
 class Connection:
-    """The two that end together: the session, and the client that speaks SFTP through it."""
+    """An SSH session and its SFTP client, which are closed together."""
 
     def __init__(self, url: str) -> None:
         self._session = paramiko.SSHClient()
@@ -35,13 +35,13 @@ class Connection:
         except BaseException as error:
             self._session.close()
             if isinstance(error, Exception) and not isinstance(error, UsageError):
-                raise _refused(error, url) from None
+                raise _connection_error(error, url) from None
             raise
 
     def close(self) -> None:
         self._session.close()
 
-    def _connected(self, url: str) -> Client:
+    def _connected(self, url: str) -> SftpClient:
         parts = urlsplit(url)
         options = _options(parts.hostname or "")
         host, port = str(options["hostname"]), int(parts.port or options.get("port", 22))
@@ -62,7 +62,7 @@ class Connection:
         channel = transport.open_session(timeout=ANSWER_S)
         channel.settimeout(ANSWER_S)
         channel.invoke_subsystem("sftp")
-        return Client(channel)
+        return SftpClient(channel)
 
     def _load_known_hosts(self, options: dict[str, Any]) -> None:
         named = str(
@@ -87,7 +87,7 @@ def _socket(host: str, port: int, options: dict[str, Any], url: str) -> Any:
         str(options.get(word, "none")).lower() != "none" for word in ("proxyjump", "proxycommand")
     ):
         raise UsageError(
-            f"{shown(url)}: ssh reaches this host through another one, and a mirror cannot; "
+            f"{redact_url(url)}: ssh reaches this host through another one, and a mirror cannot; "
             "forward a port with ssh -L, and name that port of localhost"
         )
     made = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -96,9 +96,9 @@ def _socket(host: str, port: int, options: dict[str, Any], url: str) -> Any:
     return made
 
 
-def _refused(error: Exception, url: str) -> Exception:
-    """What a connection that failed means."""
-    name, text = shown(url), told(error, url)
+def _connection_error(error: Exception, url: str) -> Exception:
+    """Return the error to raise for a connection that failed."""
+    name, text = redact_url(url), redact_error(error, url)
     host = urlsplit(url).hostname
     if isinstance(error, paramiko.BadHostKeyException):
         return Refused(

@@ -37,9 +37,9 @@ _ERRNO = {
 }
 
 
-class Client(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
-    """A client whose errors tell "not offered" from "failed".
-    What the protocol does not tell is EIO.
+class SftpClient(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
+    """An SFTP client that distinguishes "not supported" from "failed". Errors without a
+    number become EIO.
     """
 
     def _convert_status(self, msg: Any) -> None:
@@ -73,17 +73,17 @@ class Client(paramiko.SFTPClient):  # type: ignore[misc]  # it has no types
     def convert(self, message: Any) -> None:
         self._convert_status(message)
 
-    def send(self, whose: Requests, *request: Any) -> int:
+    def send(self, whose: PipelinedRequests, *request: Any) -> int:
         return int(self._async_request(whose, *request))
 
     def answer_one(self) -> None:
         self._read_response()
 
 
-class Requests:
-    """Requests for one open file."""
+class PipelinedRequests:
+    """Many requests for one open file at the same time."""
 
-    def __init__(self, client: Client, handle: bytes) -> None:
+    def __init__(self, client: SftpClient, handle: bytes) -> None:
         self._client, self._handle = client, handle
         self._answers: dict[int, tuple[int, Any]] = {}  # by the request's number
         self._open: dict[int, tuple[int, int]] = {}  # what was requested: offset and size
@@ -100,12 +100,12 @@ class Requests:
         for piece in pieces:
             for start in range(0, len(piece), REQUEST_BYTES):
                 part = bytes(piece[start : start + REQUEST_BYTES])
-                self._ask(CMD_WRITE, offset, len(part), part)
+                self._send_request(CMD_WRITE, offset, len(part), part)
                 offset += len(part)
                 while len(self._open) >= MOST:
-                    self._written()
+                    self._check_written()
         while self._open:
-            self._written()
+            self._check_written()
 
     def read(self, size_bytes: int) -> Iterator[bytes]:
         """Yield the first `size_bytes` bytes in order,
@@ -116,38 +116,38 @@ class Requests:
         while offset < size_bytes:
             while asked < size_bytes and len(self._open) + len(came) < MOST:
                 size = min(REQUEST_BYTES, size_bytes - asked)
-                self._ask(CMD_READ, asked, size, size)
+                self._send_request(CMD_READ, asked, size, size)
                 asked += size
-            start, size, data = self._fetched()
+            start, size, data = self._next_block()
             if not data:
                 return
             if len(data) < size:  # a server may send less than it was asked for
                 rest = size - len(data)
-                self._ask(CMD_READ, start + len(data), rest, rest)
+                self._send_request(CMD_READ, start + len(data), rest, rest)
             came[start] = data
             while offset in came:
                 data = came.pop(offset)
                 offset += len(data)
                 yield data
 
-    def _ask(self, kind: int, offset: int, size: int, last: bytes | int) -> None:
+    def _send_request(self, kind: int, offset: int, size: int, last: bytes | int) -> None:
         number = self._client.send(self, kind, self._handle, int64(offset), last)
         self._open[number] = (offset, size)
 
-    def _answered(self) -> tuple[int, int, int, Any]:
+    def _next_answer(self) -> tuple[int, int, int, Any]:
         while not self._answers:
             self._client.answer_one()
         number, (kind, message) = self._answers.popitem()
         return (*self._open.pop(number), kind, message)
 
-    def _written(self) -> None:
-        _, _, kind, message = self._answered()
+    def _check_written(self) -> None:
+        _, _, kind, message = self._next_answer()
         if kind != CMD_STATUS:
             raise OSError(errno.EPROTO, "no status came back")
         self._client.convert(message)
 
-    def _fetched(self) -> tuple[int, int, bytes]:
-        start, size, kind, message = self._answered()
+    def _next_block(self) -> tuple[int, int, bytes]:
+        start, size, kind, message = self._next_answer()
         if kind == CMD_DATA:
             return start, size, bytes(message.get_string())
         try:

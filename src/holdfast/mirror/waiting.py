@@ -15,7 +15,7 @@ from ..retention import PHASES, CheckpointFacts
 from ..rules import AnyOf, Best, Every, Rule, parts
 
 
-def waiting(
+def checkpoints_to_copy(
     local: Sequence[CheckpointFacts], there: Sequence[CheckpointFacts], rule: Rule
 ) -> list[str]:
     """Return the names of the `local` checkpoints to copy, in order: the newest first.
@@ -23,10 +23,12 @@ def waiting(
     `there`: the copies at the place, of this lineage.
     """
     have = {facts.name for facts in there}
-    missing = [facts for facts in sorted(local, key=age, reverse=True) if facts.name not in have]
+    missing = [
+        facts for facts in sorted(local, key=age_order, reverse=True) if facts.name not in have
+    ]
     if not missing:
         return []
-    newest, finite = max([*local, *there], key=age), retention.newest_finite([*local, *there])
+    newest, finite = max([*local, *there], key=age_order), retention.newest_finite([*local, *there])
     wanted = {
         newest.name,
         *([finite.name] if finite else []),
@@ -36,21 +38,23 @@ def waiting(
     return [facts.name for facts in missing if facts.name in wanted]
 
 
-def outdated(there: Sequence[CheckpointFacts], rule: Rule, verified: Collection[str]) -> list[str]:
+def copies_to_remove(
+    there: Sequence[CheckpointFacts], rule: Rule, verified: Collection[str]
+) -> list[str]:
     """Return the names of the copies that `rule` does not keep and that are older than one of
     the `verified`.
     """
     kept = retention.keep(there, rule)
-    newest = max((age(facts) for facts in there if facts.name in verified), default=None)
+    newest = max((age_order(facts) for facts in there if facts.name in verified), default=None)
     return [
         facts.name
         for facts in there
-        if facts.name not in kept and newest is not None and age(facts) < newest
+        if facts.name not in kept and newest is not None and age_order(facts) < newest
     ]
 
 
-def age(facts: CheckpointFacts) -> tuple[int, int]:
-    """Return the sort key of checkpoints of one lineage."""
+def age_order(facts: CheckpointFacts) -> tuple[int, int]:
+    """Return the sort key that orders checkpoints of one lineage by age."""
     return facts.step, PHASES[facts.phase]
 
 

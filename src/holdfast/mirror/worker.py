@@ -20,8 +20,8 @@ import msgspec
 from .. import disk
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.signing import Key
-from .place import shown
-from .protocol import ALL, Event, WorkerOrder, line, orders, unpacked
+from .place import redact_url
+from .protocol import ALL, Event, WorkerOrder, encode_line, orders, rule_from_json
 from .replicator import Replicator
 
 LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuck
@@ -33,7 +33,9 @@ _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library h
 
 
 class MirrorWorker:
-    """Serves one run. `out` gets the events, and `errors` the reason if it ends by itself."""
+    """Serves one run's orders. `out` receives the events, and `errors` the reason if it
+    exits by itself.
+    """
 
     def __init__(
         self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S
@@ -45,29 +47,29 @@ class MirrorWorker:
         self._parent = os.getppid()
 
     def serve(self, source: IO[bytes]) -> NoReturn:
-        """Take orders, and end the process when there are no more."""
-        threading.Thread(target=self._watch, daemon=True).start()
+        """Read orders and carry them out; end the process when stdin ends."""
+        threading.Thread(target=self._exit_when_stuck_or_orphaned, daemon=True).start()
         for text in source:
             try:
-                self._take(orders.decode(text))
+                self._handle_order(orders.decode(text))
             except (
                 ValueError,
                 TypeError,
                 LookupError,
             ) as error:  # msgspec's errors are ValueErrors
-                self._leave(f"it was sent what is no order: {type(error).__name__}", _BAD)
+                self._exit_process(f"it was sent what is no order: {type(error).__name__}", _BAD)
         os._exit(0)
 
-    def _take(self, order: WorkerOrder) -> None:
+    def _handle_order(self, order: WorkerOrder) -> None:
         if order.do == "open":
-            self._open(order)
+            self._open_place(order)
         else:
             for replicator in (
                 self._replicators if order.place == ALL else [self._replicators[order.place]]
             ):
-                replicator.give(order)
+                replicator.accept_order(order)
 
-    def _open(self, order: WorkerOrder) -> None:
+    def _open_place(self, order: WorkerOrder) -> None:
         args = order.args
         if args["parent"] != self._parent:
             os._exit(0)  # the run is gone already
@@ -77,17 +79,19 @@ class MirrorWorker:
         root = Path(os.fsdecode(bytes.fromhex(args["root"])))
         index = CheckpointIndex(root, msgspec.convert(args["key"], Key | None))
         self._replicators = [
-            Replicator(number, url, unpacked(rule), index, self.say, private=args["private"])
+            Replicator(
+                number, url, rule_from_json(rule), index, self.send_event, private=args["private"]
+            )
             for number, (url, rule) in enumerate(args["places"])
         ]
         for replicator in self._replicators:
             replicator.start()
 
-    def say(self, event: Event) -> None:
-        """Send an event. If the run reads no more, or all places are drained, the process ends."""
+    def send_event(self, event: Event) -> None:
+        """Send an event. Exit if the run reads no more, or if all places are drained."""
         with self._turn:
             try:
-                self._out.write(line(event))
+                self._out.write(encode_line(event))
                 self._out.flush()
             except OSError:
                 os._exit(0)
@@ -96,16 +100,19 @@ class MirrorWorker:
                 if len(self._drained) == len(self._replicators):
                     os._exit(0)
 
-    def _watch(self) -> None:
+    def _exit_when_stuck_or_orphaned(self) -> None:
         while os.getppid() == self._parent:
             for replicator in self._replicators:
                 # such a call cannot be ended; its process can
                 if replicator.is_stuck(self._patience_s):
-                    self._leave(f"{shown(replicator.url)}: a call to its library hangs", _STUCK)
+                    self._exit_process(
+                        f"{redact_url(replicator.url)}: a call to its library hangs",
+                        _STUCK,
+                    )
             time.sleep(LOOK_S)
         os._exit(0)
 
-    def _leave(self, why: str, status: int) -> NoReturn:
+    def _exit_process(self, why: str, status: int) -> NoReturn:
         with suppress(OSError):
             self._errors.write(f"{why}\n".encode())
             self._errors.flush()

@@ -16,7 +16,7 @@ import xxhash
 
 from .. import disk, legible, modes, owner, scan
 from ..children import processes, steps
-from ..children.steps import Claimed
+from ..children.steps import StepSlot
 from ..cluster import job_leader
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ _ANNOUNCED = msgspec.json.Decoder(_MemoryFile)  # made here for the reason that 
 
 
 def announce_memory(directory: Path, memory: Path, stacks: Path) -> None:
-    """Write where runs find the supervisor's memory. Without that file, it judges by the output."""
+    """Write the file in which runs find the supervisor's memory.
+
+    Without that file the supervisor can only watch the command's output.
+    """
     facts = _MemoryFile(str(memory), str(stacks), owner.process(os.getpid()))
     with suppress(OSError):
         disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
 
 
-def claim_slot(directory: Path, rank: int, world: int) -> Claimed | None:
+def claim_slot(directory: Path, rank: int, world: int) -> StepSlot | None:
     """Claim a slot of the supervisor in `directory`;
     None if it has none, or runs on another machine.
     """
@@ -62,21 +65,21 @@ def claim_slot(directory: Path, rank: int, world: int) -> Claimed | None:
         found = _ANNOUNCED.decode((directory / ANNOUNCED).read_bytes())
         if not _is_on_this_machine(found.owner):
             return None
-        slot = Claimed(Path(found.steps), rank, world)
+        slot = StepSlot(Path(found.steps), rank, world)
         with suppress(OSError):
-            slot.listens(_register_stack_signal(Path(found.stacks)))
+            slot.set_stack_signal(_register_stack_signal(Path(found.stacks)))
     except (OSError, *legible.UNREADABLE):
         return None
     if _is_debugged():
-        slot.debugged()
+        slot.note_debugger()
     return slot
 
 
 def _restrict_access(supervisor: Path) -> None:
-    """Take other users' rights from the supervisor's files, and, through its journal's mode, from
-    its later files.
+    """Make the supervisor's files unreadable for other users, and its later files, too.
 
-    The directory itself stays open: it may hold the user's files.
+    Its journal's mode decides about later files. The directory keeps its mode: it may hold files of
+    the user.
     """
     for pattern in SUPERVISORS:
         for path in scan.glob(supervisor, pattern):
@@ -98,7 +101,9 @@ def _register_stack_signal(stacks: Path) -> int:
     """
     if not _listening:
         taken = {
-            number for number in signal.valid_signals() if processes.knows(os.getpid(), number)
+            number
+            for number in signal.valid_signals()
+            if processes.has_disposition_for(os.getpid(), number)
         }
         if not hasattr(signal, "SIGRTMIN"):
             raise OSError("this system has no signals that nobody uses")
@@ -121,16 +126,17 @@ def _is_debugged() -> bool:
 
 
 class Heartbeat(msgspec.Struct):
-    """The signs of life of one attempt."""
+    """Reports the steps of one attempt to the supervisor of this process."""
 
     _position: Position
-    _slot: Claimed | None = None
+    _slot: StepSlot | None = None
 
     def connect(self, rank: int, world: int, *, private: bool = False) -> None:
-        """Find the supervisor, and tell it that the run opens.
-        With `private`, close its files to other users.
+        """Claim a slot in the supervisor's memory, and report that the run begins.
+
+        With `private`, make the supervisor's files unreadable for other users.
         """
-        directory = job_leader.supervisor()
+        directory = job_leader.supervisor_directory()
         if directory is not None:
             modes.inherit_mode(directory, of=directory / SUPERVISOR)
         if directory is not None and private:
@@ -139,12 +145,14 @@ class Heartbeat(msgspec.Struct):
         self.mark_phase(steps.OPENING)
 
     def mark_phase(self, phase: int) -> None:
-        """Note that this phase begins, and how many steps are done."""
+        """Report that this phase begins, with the number of completed steps."""
         if self._slot is not None:
-            self._slot.mark(phase, self._position.step)
+            self._slot.mark_phase(phase, self._position.step)
 
     def report_end(self) -> None:
-        """Note that the run is over. The supervisor does not judge the process from now on."""
+        """Report that the run is over. From now on the supervisor does not watch the process
+        for hangs.
+        """
         self.mark_phase(steps.OVER)
         self._slot = None
 

@@ -32,7 +32,7 @@ class LoopLeft(HoldfastError):
 
 
 class BlocklessRun:
-    """A run that was begun by start(), until it ends."""
+    """A run that `start()` began, until it ends."""
 
     def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
         self.session = session
@@ -47,7 +47,7 @@ class BlocklessRun:
         _blockless.append(self)
 
     def on_loop_begin(self) -> None:
-        """Prepare the run for its outermost loop, which begins."""
+        """Prepare the run before its outermost loop begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
         if self.session.ranks.leads:
@@ -64,9 +64,10 @@ class BlocklessRun:
         self.end_with_error(None)
 
     def on_loop_left(self, ours: Collection[CodeType]) -> None:
-        """Handle the closed generator of the loop.
+        """Finish the run after `break` or `return` left the loop; `ours`: the code of our
+        generators.
 
-        After `break` or `return` the run finishes; the next call raises errors.
+        An error of this end is kept, and the next call of the run raises it.
         """
         # the garbage collector closed it, on a thread of ours
         if threading.get_ident() != self._walker:
@@ -95,24 +96,24 @@ class BlocklessRun:
                 warn(f"{session.path}: the end is not saved: {error}")
 
     def end_unfinished(self, why: str) -> None:
-        """End the run wherever it is; it is not marked as finished."""
+        """End the run before its loop has ended. It is not marked as finished."""
         if not self.session.lifetime.is_over:
             self.end_with_error(LoopLeft(why))
         if self in _blockless:
             _blockless.remove(self)
 
     def raise_deferred_error(self) -> None:
-        """Raise the error that the run's end has kept.
+        """Raise the error that the run's end has kept, once.
 
         Raises:
-            HoldfastError, Stopped: the error of the run's end after `break`; raised once.
+            HoldfastError, Stopped: the end after a `break` has failed or was a stop.
         """
         if self._late is not None:
             late, self._late = self._late, None
             raise late
 
     def log_after_loop(self, values: dict[str, float | str]) -> None:
-        """Log numbers after the loop. They belong to the run's end and are durable on return."""
+        """Log numbers after the loop. They count for the run's end, and are durable on return."""
         session = self.session
         if session.attempt.inherited or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
@@ -121,8 +122,8 @@ class BlocklessRun:
         finish.close_attempt(session, "end")
 
     def end_with_error(self, error: BaseException | None) -> None:
-        """End the run; `error` is the exception of the loop:
-        a stop, a failed save, a loader's error.
+        """End the run after the loop raised `error`: a stop, a failed save, an error of a
+        loader.
         """
         if not self.session.lifetime.left:
             self._let_go()
@@ -131,8 +132,8 @@ class BlocklessRun:
             _blockless.remove(self)
 
     def at_exit(self) -> int:
-        """Journal an unfinished run at the process's end.
-        Return the exit code that the process must have, or 0.
+        """Journal an unfinished run when the process ends; return the process's exit code,
+        or 0 to keep it.
         """
         session = self.session
         if session.attempt.inherited:
@@ -154,7 +155,9 @@ class BlocklessRun:
 
 
 def blockless_run_of(attempt: Attempt) -> BlocklessRun | None:
-    """Return the run of start() that this attempt is; None if it has a block, or has ended."""
+    """Return the run of start() to which this attempt belongs; None if it has a block or has
+    ended.
+    """
     return next((each for each in _blockless if each.session.attempt is attempt), None)
 
 
@@ -210,7 +213,7 @@ def _code_objects(trace: TracebackType | None) -> Iterator[CodeType]:
 
 
 def end_run_at(path: Path) -> None:
-    """End a run that this thread started at `path`: a new run begins there."""
+    """End the run that this thread began at `path` with start(), because a new run begins there."""
     for blockless in [*_blockless]:
         same = os.path.realpath(blockless.session.path) == os.path.realpath(path)
         if same and blockless.thread == threading.get_ident():
@@ -218,8 +221,9 @@ def end_run_at(path: Path) -> None:
 
 
 def end_runs_at_exit() -> None:
-    """End the runs that their loops did not end.
-    It may end the process, so `import holdfast` registers it.
+    """End all unfinished runs of start() when the process exits.
+
+    It may set the exit code, so `import holdfast` registers it.
     """
     codes = [code for blockless in [*_blockless] if (code := blockless.at_exit())]
     _blockless.clear()

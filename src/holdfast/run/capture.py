@@ -47,14 +47,14 @@ class StateCapture(msgspec.Struct):
     _document: dict[str, Any] = {}
 
     def mark_inexact_from(self, step: int | None) -> None:
-        """Note that the run is not exact from `step` on, or from an earlier one that is known;
-        None: it is exact.
+        """Note that the run is not exact from `step` on. An earlier known step stays; None:
+        it is exact.
         """
         known = [each for each in (self.not_exact_from, step) if each is not None]
         self.not_exact_from = min(known, default=None)
 
     def allowed_types(self) -> set[type]:
-        """The caller's types that a checkpoint may name."""
+        """The caller's own types that a checkpoint of this run may name."""
         return {
             *self._options.types,
             *self.tracked.allowed_types(),
@@ -106,7 +106,7 @@ class StateCapture(msgspec.Struct):
         return CapturedState({**state, RESERVED: self.capture_run_memory()}, weights)
 
     def call_probe(self) -> Any:
-        """Return the probe's result; random numbers and training flags are restored afterwards."""
+        """Return the probe's result. Afterwards restore random numbers and training flags."""
         if self._options.probe is None:
             return None
         before = rng.capture()
@@ -124,7 +124,7 @@ class StateCapture(msgspec.Struct):
         return Facts(position.phase, at, metrics, self._options.note, self._describe_origin())
 
     def _describe_origin(self) -> dict[str, Any]:
-        """Origin of this attempt, for people; made once, by rank 0."""
+        """Describe for people where this attempt came from; made once, by rank 0."""
         if not self._ranks.leads:
             return {}
         if not self._document:
@@ -173,10 +173,10 @@ msgspec.json.Decoder(RunMemory)
 
 
 def validate_run_memory(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return `stored`, the run's own part of `checkpoint`.
+    """Return `stored`, the run's own part of `checkpoint`, after checking its fields.
 
     Raises:
-        Damaged: no run remembers that.
+        Damaged: no version of a run could have saved it.
     """
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")

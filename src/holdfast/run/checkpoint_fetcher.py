@@ -26,7 +26,7 @@ QUIET_S = 180.0  # a fetch without progress for so long is given up
 
 
 class CheckpointFetcher:
-    """The copies of one run's lineage, while its attempt begins."""
+    """Fetches copies of one run's checkpoints from its mirrors while an attempt begins."""
 
     def __init__(
         self, store: Store, client: WorkerClient, shown: Sequence[str], present: RunLineage
@@ -43,8 +43,8 @@ class CheckpointFetcher:
     # -------------------------------------------------------------------------------------------
 
     def quarantine_orphans(self) -> None:
-        """Move checkpoints that are not in the run's lineage to quarantine:
-        the run continued elsewhere.
+        """Move local checkpoints that are not in the run's lineage to quarantine: the run
+        continued elsewhere.
         """
         for name in self.present.orphaned_checkpoints():
             why = "the run went on elsewhere, without it"
@@ -73,9 +73,9 @@ class CheckpointFetcher:
         return None
 
     def fetch(self, step: int, *, finite: bool) -> None:
-        """Fetch the newest checkpoint of that step, unless it is here, or at no place.
+        """Fetch the newest checkpoint of that step, unless it is here or no mirror holds one.
 
-        `finite`: rather the newest whose weights are finite, if there is one.
+        `finite`: prefer the newest one whose weights are finite.
         """
         found = [each for each in self.present.checkpoints_at_places() if each.name.step == step]
         for each in ([each for each in found if each.finite or not finite] or found)[:1]:
@@ -87,7 +87,7 @@ class CheckpointFetcher:
         self._most = to
 
     def reject(self, name: str) -> None:
-        """Do not fetch this one."""
+        """Never fetch the checkpoint of this name in this start."""
         self._rejected.add(name)
 
     @property
@@ -128,10 +128,10 @@ class CheckpointFetcher:
         return None
 
     def replace_with_copy(self, checkpoint: Checkpoint) -> bool:
-        """Fetch a whole copy of a local checkpoint that cannot be read, and set that one aside;
-        return whether that succeeded.
+        """Replace a local checkpoint that cannot be read by a whole copy; return whether that
+        succeeded.
 
-        The local one is not changed before the copy is complete.
+        The local one is moved to quarantine only after the copy is complete.
         """
         name = checkpoint.path.name
         found = next(

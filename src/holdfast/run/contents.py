@@ -25,7 +25,7 @@ MOST_ITEMS = 1000  # of one object's containers
 
 
 class ObservedObject:
-    """One object, at safe points of one kind."""
+    """An object of the script, with its content at the last safe point of one kind."""
 
     def __init__(self, value: Any) -> None:
         self._ref: ReferenceType[Any] | None = None
@@ -176,7 +176,9 @@ class UnsavedAttributes(msgspec.Struct):
     _parts: dict[int, Any] = {}  # kept alive, so that no other object gets their ids
 
     def compare_content(self, saved: set[int]) -> None:
-        """Compare with the last look. `saved`: the memory of the tensors that the run saves."""
+        """Compare the attributes with the last call. `saved`: memory of the tensors that the
+        run saves.
+        """
         now = {}
         for _, _, part, name in self._attributes():
             with suppress(Exception):  # a script's objects may raise anything
@@ -190,7 +192,9 @@ class UnsavedAttributes(msgspec.Struct):
         self._before = now
 
     def report_changed(self) -> Iterator[LostValue]:
-        """Return one line for each tracked object with an attribute that changed at both looks."""
+        """Yield one line for each tracked object with an attribute that changed in both
+        comparisons.
+        """
         found: dict[str, list[tuple[str, Any, str]]] = {}
         for name, path, part, attribute in self._attributes():
             if self._changes.get((id(part), attribute), 0) >= 2:

@@ -38,8 +38,8 @@ PROCESSES_OWN = ("means", "durations", "bound_anew")
 
 
 class DrillHooks(msgspec.Struct):
-    """What a drill requires of this attempt,
-    and the journal lines that it compares. Outside a drill: nothing.
+    """Does what a drill requires of this attempt: saves, waits and journal lines. Inactive
+    without a drill.
     """
 
     wanted: DrillSettings
@@ -62,17 +62,16 @@ class DrillHooks(msgspec.Struct):
 
     @property
     def step_limit_reason(self) -> str | None:
-        """Why to stop, if the drill requires it after so many steps; None otherwise."""
+        """Return the reason to stop when the drill's number of steps is reached; None otherwise."""
         steps = self.wanted.steps
         return "drill limit" if steps is not None and self._position.step >= steps else None
 
     @property
     def current_target(self) -> DrillTarget | None:
-        """What the drill requires of this attempt: the first aim beyond the checkpoint that it
-        restored.
+        """Return the first drill target beyond the checkpoint that this attempt restored.
 
-        The drill chooses by the same rule from the journal, so both agree also after a restart by a
-        launcher.
+        The drill chooses by the same rule from the journal, so both agree after a restart by a
+        launcher, too.
         """
         if not self.wanted.aims:
             return None
@@ -82,7 +81,7 @@ class DrillHooks(msgspec.Struct):
 
     @property
     def is_past_target(self) -> bool:
-        """Whether the place is reached where the drill ends this attempt.
+        """Whether the run has reached the place where the drill ends this attempt.
 
         After it the run must not save, not even a new best: the next attempt would resume
         elsewhere.
@@ -101,8 +100,9 @@ class DrillHooks(msgspec.Struct):
 
     @property
     def must_save_durably(self) -> bool:
-        """Whether a save here must be durable before the run continues: a later save may replace
-        one in the background.
+        """Whether a save here must be durable before the run continues.
+
+        A later save may replace one that is still written in the background.
         """
         aim = self.current_target
         return aim is not None and self._position.checkpoint_name in (
@@ -111,9 +111,9 @@ class DrillHooks(msgspec.Struct):
         )
 
     def wait_for_stop_signal(self, stop: StopRequest, land: Callable[[], None]) -> None:
-        """At the place where the drill stops the run, wait for the drill's signal.
+        """Wait for the drill's signal, at the place where the drill stops the run.
 
-        `land` ends the save in flight: it may need the loop to continue.
+        `land` completes the pending save: that may need the loop to continue.
         """
         if (
             self.current_target is not None
@@ -124,8 +124,9 @@ class DrillHooks(msgspec.Struct):
     def wait_for_kill(
         self, stop: StopRequest, land: Callable[[], None], saved: Callable[[], Name | None]
     ) -> None:
-        """Wait to be killed before the run ends:
-        a short run would end before the drill has seen the save.
+        """Wait until the drill kills this process, before the run ends.
+
+        A short run would otherwise end before the drill has seen the save.
         """
         aim = self.current_target
         if aim is not None and self._position.checkpoint_name == aim.brink:

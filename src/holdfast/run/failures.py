@@ -33,7 +33,7 @@ _BLAMELESS = (HoldfastError, ImportError, NameError, SyntaxError, MemoryError, O
 
 
 def may_blame_checkpoint(error: BaseException) -> bool:
-    """Whether a failure before the first step may be the checkpoint's fault."""
+    """Whether this failure before the first step may have been caused by the checkpoint."""
     memory = "OutOfMemory" in type(error).__name__
     return isinstance(error, Exception) and not isinstance(error, _BLAMELESS) and not memory
 
@@ -44,7 +44,7 @@ def describe(error: BaseException) -> str:
 
 
 def program_version() -> str:
-    """Return the program's version: the modification time of its file."""
+    """Return the version of the program: the modification time of its file."""
     try:
         return str(os.stat(sys.argv[0]).st_mtime_ns)
     except (OSError, IndexError):  # interactive, or started by `python -c`
@@ -52,12 +52,11 @@ def program_version() -> str:
 
 
 def why_not_retry_checkpoint(name: str, logs: Sequence[Log]) -> str | None:
-    """Return why the checkpoint `name` is not tried again, or None. `logs`: of the attempts before
-    this one.
+    """Return why the checkpoint `name` is not tried again; None if it may be tried.
 
-    It is not tried again if the last attempts, of the same program version, resumed from it and
-    failed with the same error before their first step. If another checkpoint led to the same error,
-    the program is at fault.
+    `logs`: of the attempts before this one. A checkpoint is not tried again if the last attempts,
+    of the same program version, resumed from it and failed with the same error before their first
+    step. If another checkpoint led to the same error, the program is at fault.
     """
     found = _failure_before_first_step(logs[-1]) if len(logs) >= MOST_FAILURES else None
     if (
@@ -76,10 +75,10 @@ def why_not_retry_checkpoint(name: str, logs: Sequence[Log]) -> str | None:
 
 
 def failure_after_last_batch(name: str, logs: Sequence[Log]) -> Event | None:
-    """Return the last attempt's failure, if it began at the checkpoint `name`, behind an epoch's
+    """Return the last attempt's failure in the code behind the loop, if it resumed at an epoch's
     last batch.
 
-    The code behind the loop failed there, in the same program version.
+    The attempt resumed from the checkpoint `name`, with the same program version.
     """
     for event in logs[-1].newest("failed") if logs else ():
         if (
@@ -150,8 +149,8 @@ class SaveFailures(msgspec.Struct):
     def record_failure(
         self, name: format.Name, error: BaseException, before: format.Name | None
     ) -> bool:
-        """Tell and journal that a save failed.
-        Return whether the next safe point is to make up for it.
+        """Report and journal that a save failed. Return whether the next safe point is to
+        save instead.
         """
         advice = ""
         self._failed += 1
@@ -166,8 +165,8 @@ class SaveFailures(msgspec.Struct):
         return again
 
     def record_damage(self, problem: Problem) -> bool:
-        """Count, and tell, damage of the last checkpoint.
-        Return whether the next safe point is to save.
+        """Report that the last checkpoint is damaged. Return whether the next safe point is
+        to save again.
         """
         alone = self._store.ranks.alone
         if not alone:  # the other ranks do not know of it, and all must save at the same steps

@@ -39,7 +39,7 @@ def count_left_pass(session: Session) -> None:
 
 
 def end_left_loop(session: Session) -> dict[str, float]:
-    """Note that the outermost loop was left early, if so. Return the metrics of that end."""
+    """Record that the outermost loop was left early, if it was. Return the metrics of that end."""
     count_left_pass(session)
     outer, logged = session.walks.take_left_outermost()
     if outer is None:
@@ -50,7 +50,9 @@ def end_left_loop(session: Session) -> dict[str, float]:
 
 
 def finish_run(session: Session) -> None:
-    """Finish after the block or loop: save a state that is not saved yet, and stop if requested."""
+    """End the run after its block or loop: save an unsaved state, and stop if a stop was
+    requested.
+    """
     progress, position, saves, ranks = (
         session.progress,
         session.position,
@@ -82,11 +84,11 @@ def finish_run(session: Session) -> None:
 
 
 def save_and_stop(session: Session, reason: str, *, unsaved: bool = False) -> NoReturn:
-    """Save the state unless it is saved, or not to be, and stop.
+    """Save the state unless it is saved or must not be saved, then stop.
 
     Raises:
         Stopped: always.
-        StoreError: the save in flight, of this same step, failed.
+        StoreError: the pending save of this same step failed.
     """
     position, saves = session.position, session.saves
     session.alive.mark_phase(steps.CLOSING)
@@ -166,9 +168,9 @@ def close_attempt(session: Session, event: str, /, **facts: Any) -> None:
 
 
 def release_attempt(session: Session, error: BaseException | None) -> None:
-    """End the attempt's activity: release signals, terminal, loops and memory. Never hides `error`.
+    """Release signals, terminal, loops and memory of the attempt. Never hides `error`.
 
-    An error that is not a stop is the journal's last line.
+    If `error` is not a stop, it becomes the journal's last line.
     """
     try:
         if error is not None and session.lifetime.over is not None:
@@ -235,7 +237,7 @@ def _raising_line(error: BaseException) -> str:
 
 
 def _await_pending_save(session: Session) -> None:
-    """Wait for the save in flight: it is valid, however the block ended."""
+    """Wait for the pending save: its checkpoint is valid, however the block ended."""
     try:
         session.saves.collect_outcome(last_chance=True)
     except NotFinite:
@@ -245,7 +247,7 @@ def _await_pending_save(session: Session) -> None:
 
 
 def _drain_mirrors(session: Session, *, wait: bool) -> None:
-    """Let the mirrors end their copies, after an error; after Ctrl-C without waiting."""
+    """Wait for the mirrors' copies after an error. After Ctrl-C do not wait."""
     if session.mirrors is not None:
         with suppress(StoreError):  # a second error must not hide the first
             session.mirrors.drain(session.job_clock.must_exit_by(), wait=wait)
@@ -260,7 +262,7 @@ class RepeatedSteps(NamedTuple):
 
 
 def count_repeated_steps(logs: Sequence[Log]) -> RepeatedSteps:
-    """Count the steps of each attempt after the place from which the next one resumed."""
+    """Count the steps of each attempt that the next attempt repeated."""
     begun = [log for log in logs if log.restored is not None]
     steps, exact = 0, True
     for log, after in itertools.pairwise(begun):
@@ -281,7 +283,7 @@ def earlier_finish_time_s(logs: Sequence[Log], position: Position) -> float | No
 
 
 def format_run_summary(attempt: Attempt, position: Position) -> str:
-    """Return one line for the end of a run: steps, attempts and repeated steps."""
+    """Return one line at the end of a run: steps, attempts and repeated steps."""
     said = (
         "finished" if position.finished() or not position.targets else "ended before its loop did"
     )
@@ -309,7 +311,9 @@ def format_run_summary(attempt: Attempt, position: Position) -> str:
 
 
 def format_resume_hint(step: int, saved: Name) -> str:
-    """Return one line for an attempt that fails at `step`: from where the next one goes on."""
+    """Return one line for an attempt that fails at `step`: the step from which the next one
+    resumes.
+    """
     again = step - saved.step
     after = f"; {counted(again, 'step')} after it will be done again" if again > 0 else ""
     return f"step {saved.step} is saved{after}"

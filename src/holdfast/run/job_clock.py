@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import interval, journal, scan
 from ..cluster import job_leader
-from ..cluster.hold import HOLD, on_hold
+from ..cluster.hold import HOLD, format_hold_message
 from ..errors import StoreError
 from ..job import Job, job
 from ..journal import Log
@@ -26,7 +26,7 @@ from . import settings
 from .stop import StopRequest, restore_signal_handling
 
 if TYPE_CHECKING:
-    from ..cluster.cause import Heard
+    from ..cluster.cause import StopNotice
     from ..cluster.watch import JobWatch
 
 MOST_JITTER_S = 30.0  # jobs that get a notice at the same time spread their saves over this time
@@ -36,20 +36,22 @@ NEAR_S = 900.0  # a notice less than this before the job's end announces the end
 
 
 class JobClock:
-    """The job of one attempt. It does nothing outside a job, in a drill, or on ranks above 0."""
+    """Knows when the scheduler's job of this attempt ends. Inactive outside a job, in a
+    drill, and on ranks above 0.
+    """
 
     def __init__(self, path: Path, stop: StopRequest, *, own_deadline: bool, rank: int = 0) -> None:
         here = None if settings.is_drilled() or rank else job()
         self.rank = rank
         self.path, self.stop = path, stop
-        self.job = here if here is not None and job_leader.speaks(here) else None
+        self.job = here if here is not None and job_leader.is_job_leader(here) else None
         self.watch: JobWatch | None = None
         if self.job is not None:
             from ..cluster import requeue  # noqa: F401  the end of a job imports nothing more
             from ..cluster.watch import JobWatch
 
             # A supervisor queries the scheduler and signals this process in time.
-            supervised = job_leader.supervisor() is not None
+            supervised = job_leader.supervisor_directory() is not None
             self.watch = JobWatch(self.job, end=not (own_deadline or supervised))
         # a random time before the job's end, so that jobs do not all stop at once
         self.early_s: float | None = None
@@ -62,15 +64,15 @@ class JobClock:
         wait_for_earlier_task(root, self.job)
 
     def report_run_path(self, *, fresh: bool) -> None:
-        """Report the run's path to the supervisor;
-        warn when a restarted job finds no checkpoint.
+        """Report the run's path to the supervisor; warn when a restarted job finds no
+        checkpoint.
         """
         drop_pending_requeue()
-        supervisor = job_leader.supervisor() if self.rank == 0 else None
+        supervisor = job_leader.supervisor_directory() if self.rank == 0 else None
         if supervisor is not None:
-            job_leader.tell_run(supervisor, self.path)
+            job_leader.report_run_path(supervisor, self.path)
         if self.rank == 0 and scan.exists(self.path / HOLD):
-            say(on_hold(self.path))
+            say(format_hold_message(self.path))
         if fresh and self.job is not None and self.job.restart_count > 0:
             warn(
                 f"{self.path}: this is start {self.job.restart_count + 1} "
@@ -87,7 +89,7 @@ class JobClock:
         watch = self.watch
         if watch is None:
             return
-        watch.look()
+        watch.poll_answers()
         now, end_s = time.time(), watch.end_s
         if end_s is not None and self.early_s is None:
             from ..cluster.watch import DICE
@@ -107,15 +109,15 @@ class JobClock:
         or until the deadline; infinity if neither end is known.
         """
         if self.watch is not None:
-            self.watch.look()
+            self.watch.poll_answers()
         ends = (self.stop.deadline_s, None if self.watch is None else self.watch.end_s)
         return max(
             0.0, min((end for end in ends if end is not None), default=float("inf")) - time.time()
         )
 
     def must_exit_by(self) -> float:
-        """Return until when the process may use its time,
-        in Unix seconds: a deadline, or the kill after a signal.
+        """Return when the process must have exited, in Unix seconds: the deadline, or the
+        kill after a signal.
         """
         ends = [float("inf") if self.stop.deadline_s is None else self.stop.deadline_s]
         if self.watch is not None and self.stop.reason is not None:
@@ -127,7 +129,7 @@ class JobClock:
         return min(ends) - interval.LEAVE_S
 
     def certainly_alive_until(self) -> float | None:
-        """Return until when this process is sure to live after the request to stop, in Unix
+        """Return until when this process certainly lives after a request to stop, in Unix
         seconds; None: unknown.
         """
         stop, watch = self.stop, self.watch
@@ -143,7 +145,7 @@ class JobClock:
         return None if notice_s is None else stop.at_s + notice_s
 
     def _kill_time(self, wait_s: float) -> float:
-        """Return when to be gone if SIGKILL comes `wait_s` after the signal."""
+        """Return when SIGKILL comes if it follows `wait_s` after the signal."""
         return self.stop.at_s + max(wait_s - LAST_ACTS_S, wait_s / 2)
 
     def prepare_requeue(self, attempt: Attempt) -> None:
@@ -153,13 +155,13 @@ class JobClock:
         if (
             self.job is not None
             and self.stop.reason is not None
-            and job_leader.supervisor() is None
+            and job_leader.supervisor_directory() is None
         ):
             # signals that Slurm sends from now on must not interrupt the requeue
             self.stop.ignore_signals_afterwards()
-            from ..cluster.cause import Heard
+            from ..cluster.cause import StopNotice
 
-            heard = Heard(self.stop.reason, self.stop.at_s)
+            heard = StopNotice(self.stop.reason, self.stop.at_s)
             _pending[:] = [
                 (os.getpid(), partial(_requeue_at_exit, self.job, heard, self.path, attempt))
             ]
@@ -178,7 +180,7 @@ class JobClock:
         if self._told or kill_wait_s is None or not save_s or need_s <= kill_wait_s:
             return
         if watch.lead_s is None:
-            watch.look_up_lead()  # the answer comes at a later safe point
+            watch.query_lead()  # the answer comes at a later safe point
             return
         self._told = True
         notice_s = interval.enough_s(need_s)
@@ -210,12 +212,13 @@ def wait_for_earlier_task(root: Path, here: Job | None) -> None:
     if here is None:
         return
     from ..cluster import chain
-    from ..cluster.chain import Earlier
+    from ..cluster.chain import EarlierOwner
 
-    chain.await_turn(
+    chain.wait_for_earlier_tasks(
         root,
         lambda: [
-            Earlier(log.owner, partial(_close_journal, log)) for log in claiming.strangers(root)
+            EarlierOwner(log.owner, partial(_close_journal, log))
+            for log in claiming.strangers(root)
         ],
         here,
     )
@@ -227,7 +230,7 @@ def _close_journal(log: Log) -> None:
     journal.append(log.path, [{"event": "failed", "why": OVER}], sync=True)
 
 
-def _requeue_at_exit(here: Job, heard: Heard, path: Path, attempt: Attempt) -> None:
+def _requeue_at_exit(here: Job, heard: StopNotice, path: Path, attempt: Attempt) -> None:
     from ..cluster.requeue import Requeue
 
     def record(event: str, /, **facts: object) -> None:

@@ -33,7 +33,9 @@ _WAIT, _SAVE = b"wait", b"save first"  # rank 0's decisions
 
 
 class LastBatchPolicy(msgspec.Struct):
-    """How long the code behind an epoch's last batch takes, and the stop that waits for its end."""
+    """Decides what to do at the safe point after an epoch's last batch: save, stop, or wait
+    for the epoch's end.
+    """
 
     _ranks: Ranks
     _progress: RunProgress
@@ -75,13 +77,13 @@ class LastBatchPolicy(msgspec.Struct):
         return bool(agreed)
 
     def should_delay_save(self) -> bool:
-        """Whether a periodic save waits for the next safe point."""
+        """Whether a periodic save is delayed to the next safe point."""
         mine = _WAIT if self._is_behind else b""
         return self._is_batch_point() and bool(self._ranks.announce("the last batch", mine))
 
     def may_follow_last_batch(self) -> bool:
-        """Whether this safe point may be behind an epoch's last batch:
-        it is, or the loader has no length.
+        """Whether this safe point may follow an epoch's last batch: it does, or the loader
+        has no length.
         """
         return self._is_batch_point() and (self._is_behind or self._progress.batches_left is None)
 
@@ -111,13 +113,15 @@ class LastBatchPolicy(msgspec.Struct):
             say(line)
 
     def note_body_runs(self) -> None:
-        """Note that a loop's body runs in this process:
-        so the code after an earlier loop did not fail.
+        """Note that a loop's body runs in this process: the code after an earlier loop did
+        not fail.
         """
         self._skipped = False
 
     def failed_because_resumed_here(self, error: BaseException) -> bool:
-        """Whether the code behind the loop failed because this process began there."""
+        """Whether the code behind the loop failed because this process resumed after the
+        last batch.
+        """
         ours = isinstance(error, HoldfastError) and not isinstance(error, RanksError)
         return (
             self._skipped
@@ -129,12 +133,12 @@ class LastBatchPolicy(msgspec.Struct):
     def next_resume_point(
         self, error: BaseException, checkpoint: Checkpoint | None, store: Store
     ) -> str:
-        """Return from where the start after such a failure resumes: an older checkpoint, or
-        BEGINNING; or empty.
+        """Return from where the start after such a failure resumes: an older checkpoint, BEGINNING,
+        or "".
 
-        BEGINNING only if the run's first epoch has no older checkpoint, and a name that only the
-        body sets has no value. Any other error may have another cause than the body that did not
-        run. `checkpoint`: where this process began.
+        BEGINNING only if the run's first epoch has no older checkpoint and a name that only the
+        body sets has no value. Any other error may have another cause. `checkpoint`: where this
+        process began.
         """
         names = [each.path for each in store.checkpoints()]
         if checkpoint is None or checkpoint.path not in names:  # it is another run's
@@ -146,7 +150,7 @@ class LastBatchPolicy(msgspec.Struct):
         return BEGINNING if any(f"'{name}'" in str(error) for name in self.body_sets) else ""
 
     def _is_batch_point(self) -> bool:
-        """Whether this safe point is one of an epoch's batches. All ranks have the same answer."""
+        """Whether this safe point follows a batch of the epoch. All ranks have the same answer."""
         return self._progress.position.phase == "step" and self._progress.walks.kinds == _INSIDE
 
 

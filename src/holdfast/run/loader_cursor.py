@@ -139,8 +139,8 @@ class LoaderCursor(Iterator[Any]):
         self._note_exhausted()
 
     def _note_exhausted(self) -> None:
-        """Note that no batch is left: the code that follows,
-        such as an evaluation, is not a step.
+        """Note that no batch is left. Code that follows, such as an evaluation, is not timed
+        as a step.
         """
         self._session.alive.mark_phase(steps.AFTER_BATCHES)
 

@@ -151,8 +151,8 @@ class Loop:
         session.waiting.note_loader(None, found)
 
     def begin_epoch(self) -> None:
-        """Begin the next epoch, or go on in the one that the checkpoint lies in,
-        with the random numbers of then.
+        """Begin the next epoch, or continue the epoch of the restored checkpoint with its
+        random numbers.
         """
         session, position = self._session, self._position
         session.lifetime.require_running()
@@ -269,7 +269,8 @@ class Loop:
 
 
 def begin_epoch(session: Session, first: int, total: int | None) -> None:
-    """Begin the next epoch, or go on in the one that the checkpoint lies in.
+    """Begin the next epoch, or continue the epoch of the restored checkpoint.
+
     Epochs are counted from `first`.
     """
     position, progress = session.position, session.progress
@@ -294,7 +295,7 @@ def end_epoch(session: Session, total: int | None, *, last: bool = False) -> Non
 
 
 def mark_pass_left(session: Session) -> bool:
-    """Remember that the current pass was left, so that it is counted when the script continues.
+    """Record that the current pass was left, so that it is counted when the script continues.
 
     Return False if the run has ended.
     """
@@ -308,7 +309,7 @@ def mark_pass_left(session: Session) -> bool:
 def running_outermost_loop(
     session: Session, kind: str, total: int, first: int = 0
 ) -> Iterator[None]:
-    """Run an outermost loop: note whether it ends, is left, or raises."""
+    """Run the outermost loop inside this block; record whether it ends, is left, or raises."""
     _begin_outermost(session, kind, total, first)
     alone, walks = blockless.blockless_run_of(session.attempt), session.walks
     if alone is not None:
@@ -392,6 +393,7 @@ def _require_passes_left(session: Session, kind: str, total: int) -> None:
 
 @contextmanager
 def registered_loop(session: Session, walk: ForLoop) -> Iterator[None]:
+    """Within this block, `walk` is the innermost loop in progress; check that it may begin here."""
     session.lifetime.require_running()
     count_left_pass(session)
     walks = session.walks

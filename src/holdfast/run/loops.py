@@ -135,11 +135,10 @@ def _iterate_loader(session: Session, served: BatchesArguments) -> Generator[Any
 
 
 def _exit_if_no_pass(session: Session) -> bool:
-    """Report, at the end of an outermost loop whose body did not run in this process, which names
-    the code after it lacks.
+    """Report which names the code after an outermost loop lacks, if the loop's body did not run.
 
-    Return whether the process ends instead, because the run was over when it began and
-    `finished="exit"` was given.
+    Return whether the process exits instead, because the run was finished and has
+    `finished="exit"`.
     """
     if session.progress.steps_here:
         return False

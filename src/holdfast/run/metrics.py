@@ -123,9 +123,9 @@ class MetricsLog(msgspec.Struct):
     _told: set[str] = set()  # names of metrics that were reported as not finite
 
     def restore(self, stored: dict[str, dict[str, list[float]]] | None) -> None:
-        """Begin with the means of a checkpoint.
+        """Continue with the means of a checkpoint, and drop the values logged so far.
 
-        Drop the values logged so far: that code ran before, and its line exists.
+        The code before the loop ran in an earlier attempt, too, and its line exists.
         """
         self.means, self._logged = Means(stored), LoggedMetrics({}, set())
 
@@ -146,7 +146,7 @@ class MetricsLog(msgspec.Struct):
                 )
 
     def begin_step(self) -> None:
-        """Begin a step of a loop: values logged before it were measured on other weights."""
+        """Begin a step. Values that were logged before it were measured on other weights."""
         self._logged.early.update(self._logged.values)
 
     def take_logged(self) -> LoggedMetrics:
@@ -183,8 +183,9 @@ class MetricsLog(msgspec.Struct):
         )
 
     def rewrite_last_line(self) -> None:
-        """Write again the values that an earlier attempt logged after the loop: this attempt
-        does not run that code.
+        """Write again the values that an earlier attempt logged after the loop.
+
+        This attempt does not run that code.
         """
         attempt = self._reporter.attempt
         earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
@@ -195,17 +196,14 @@ class MetricsLog(msgspec.Struct):
                 )
 
     def flush_left_pass(self, logged: LoggedMetrics) -> None:
-        """Write the line of a pass that was left; it counts as a step."""
+        """Write the metrics line of a pass that was left by `break`; the pass counts as a step."""
         with self.replacing_logged(logged):
             self._left = self.flush("step")
         self._left_at = self._position.step
 
 
 class BestTracker(msgspec.Struct):
-    """The values that a new best must beat, and which metrics of `Best` are logged where.
-
-    With several ranks, rank 0's metrics decide.
-    """
+    """Knows which values a new best must beat, for each `Best` rule. Rank 0's metrics decide."""
 
     _rules: list[Best]
     _ranks: Ranks
@@ -218,7 +216,9 @@ class BestTracker(msgspec.Struct):
     _shared: set[str] = set()  # metrics that all ranks log inside epochs, as far as is known
 
     def reload_later(self, in_flight: retention.CheckpointFacts | None) -> None:
-        """Read the checkpoints again: a save has begun, which is now `in_flight`, or has ended."""
+        """Read the checkpoints' metrics again at the next question: a save has begun
+        (`in_flight`) or ended.
+        """
         self._ranked, self._in_flight = None, [] if in_flight is None else [in_flight]
 
     def is_new_best(self, metrics: Measured, *, at_end: bool) -> bool:
@@ -287,8 +287,8 @@ class BestTracker(msgspec.Struct):
         return [*self._store.facts(), *self._in_flight]
 
     def warn_of_unlogged_metrics(self, metrics: Measured) -> None:
-        """Warn once of a `Best` whose metric is never logged:
-        it keeps nothing. A typing error is a likely cause.
+        """Warn once of a `Best` rule whose metric is never logged: it keeps nothing. The
+        name may be misspelt.
         """
         for rule in self._rules:
             if rule.metric not in metrics and rule.metric not in self._missed:

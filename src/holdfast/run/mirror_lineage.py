@@ -13,9 +13,9 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, Held, LineageCheckpoint, PlaceCopy
+from ..mirror.lineage import HERE, HeldCheckpoint, LineageCheckpoint, PlaceCopy
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
-from ..mirror.sending import identity
+from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, Name, parse_name
@@ -36,10 +36,10 @@ class RemoteCheckpoint(NamedTuple):
 
 
 class RunLineage:
-    """The run's lineage, according to its directory and the places.
+    """The run's lineage: the checkpoints here and at the mirrors that lead to its current state.
 
     Raises:
-        UsageError: two processes were the same attempt: the run has two presents.
+        UsageError: two processes were the same attempt, so that the run has two branches.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class RunLineage:
         )
         try:
             known = [(claim.attempt, claim.origin) for claim in self._claims()]
-            came_from = lineage.origins([*known, *_resume_origins(self._logs)])
+            came_from = lineage.merge_origins([*known, *_resume_origins(self._logs)])
         except ValueError as error:
             raise _forked_error(str(error)) from None
         there = ((place, each) for place, seen in [*self._seen.items()] for each in seen.copies)
         held = [
             *self._here,
-            *(Held(place, each.attempt, each.name, each.digest) for place, each in there),
+            *(HeldCheckpoint(place, each.attempt, each.name, each.digest) for place, each in there),
         ]
-        self._chosen, self._came_from = lineage.lineage(came_from, held), came_from
+        self._chosen, self._came_from = lineage.compute_lineage(came_from, held), came_from
         self.head = max([*came_from, *(each.attempt for each in held)], default=None)
         self._afresh = (
             self.head is None or came_from.get(self.head, ResumeOrigin(None)).attempt is None
@@ -77,10 +77,10 @@ class RunLineage:
         return (claim for each in [*self._seen.values()] for claim in each.claims)
 
     def add_place(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
-        """Add the content of a place that answered late; return its copies of the lineage.
+        """Add the content of a mirror that answered late; return its copies of the lineage.
 
         Raises:
-            UsageError: the run has another present there. What it told does not count.
+            UsageError: the run continued differently there. The mirror's content is not added.
         """
         self._seen[place] = seen
         try:
@@ -91,7 +91,7 @@ class RunLineage:
         return self.copies_at(place)
 
     def note_resume(self, attempt: int, origin: ResumeOrigin) -> None:
-        """Note that this attempt resumes from `origin`."""
+        """Note that this attempt resumed from `origin`."""
         mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
         self._compute_lineage()
@@ -141,8 +141,8 @@ class RunLineage:
         )
 
     def orphaned_checkpoints(self) -> list[str]:
-        """Return names of the local checkpoints that are not in the lineage,
-        which was made elsewhere.
+        """Return the names of local checkpoints that are not in the lineage, because the run
+        continued elsewhere.
         """
         if self.head is None or self.head in {log.attempt for log in self._logs}:
             return []
@@ -185,10 +185,10 @@ def _resume_origins(logs: Sequence[Log]) -> Iterator[tuple[int, ResumeOrigin]]:
         yield log.attempt, resume_origin_of(log, before)
 
 
-def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
+def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[HeldCheckpoint]:
     for checkpoint in local:
         with suppress(Damaged, NotFound, OSError):  # the restore reports it
-            yield Held(
+            yield HeldCheckpoint(
                 HERE,
                 checkpoint.head.attempt,
                 checkpoint.path.name,
@@ -198,14 +198,14 @@ def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
 
 def checkpoint_identity(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
-    return identity(source.whole(path / MANIFEST))
+    return manifest_digest(source.whole(path / MANIFEST))
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:
-    """Require one owner for each attempt's number.
+    """Require that each attempt number was used by one process only.
 
     Raises:
-        UsageError: two processes have used the number of one attempt.
+        UsageError: two processes have used the same number.
     """
     owners: dict[int, dict[str, Any]] = {}
     for claim in claims:

@@ -30,7 +30,7 @@ class MirrorOption(msgspec.Struct, frozen=True):
 
 
 class MirrorOptions(msgspec.Struct, frozen=True):
-    """The places of a run, in the order in which copies are fetched."""
+    """The mirrors of a run, in the order in which checkpoints are fetched from them."""
 
     places: tuple[MirrorOption, ...]
     drain_s: float
@@ -44,11 +44,11 @@ class MirrorOptions(msgspec.Struct, frozen=True):
 def parse_mirror_options(
     mirror: Mirror, without: Place | Collection[Place], drain: float, path: Path
 ) -> MirrorOptions | None:
-    """Return what `Run(mirror=, without=, drain=)` asks for; None: no mirrors.
+    """Parse the arguments `Run(mirror=, without=, drain=)`; None: no mirrors.
 
     Raises:
-        UsageError: a rule is none; a place is named twice, or is the run's own directory; `without`
-            names another one.
+        UsageError: a rule is invalid; a place is named twice or is the run's own directory;
+            `without` names an unknown place.
     """
     _require_seconds(drain)
     left_out = [without] if isinstance(without, str | os.PathLike) else [*without]
@@ -57,9 +57,9 @@ def parse_mirror_options(
         if left_out:
             raise UsageError(f"without={_place_text(left_out[0])}: this run has no mirror=")
         return None
-    from ..mirror.place import shown
+    from ..mirror.place import redact_url
 
-    names = {_place_text(url): shown(_place_text(url)) for url in rules}
+    names = {_place_text(url): redact_url(_place_text(url)) for url in rules}
     absent = _optional_places(left_out, names)
     found = tuple(
         MirrorOption(
@@ -136,9 +136,9 @@ def _require_distinct_places(found: Collection[MirrorOption], path: Path) -> Non
 
 
 def _display_name(place: Place) -> str:
-    from ..mirror.place import shown
+    from ..mirror.place import redact_url
 
-    return shown(_place_text(place))
+    return redact_url(_place_text(place))
 
 
 def _place_text(place: Place) -> str:

@@ -21,8 +21,9 @@ SAY_S = 60.0
 
 
 class MirrorPlace:
-    """One place of a run. `seen`: its content when it was claimed; None: it has not answered
-    yet, which is allowed.
+    """The run's record of one mirror.
+
+    `seen`: its content when it was claimed; None: it may be absent, and has not answered yet.
     """
 
     def __init__(self, index: int, shown: str, rule: Rule, seen: PlaceState | None) -> None:
@@ -49,11 +50,11 @@ class MirrorPlace:
         if self.left_alone or not self.begun:
             return []
         sound = [facts for facts in local if facts.name not in self._damaged]
-        return waiting.waiting(sound, [*self.there.values()], self.rule)
+        return waiting.checkpoints_to_copy(sound, [*self.there.values()], self.rule)
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a copy has made no progress for long."""
+        """Whether a copy has made no progress for a long time."""
         return bool(self.copying) and time.monotonic() - self._heard_s > QUIET_S
 
     # Events
@@ -64,13 +65,11 @@ class MirrorPlace:
         self.seen = seen
 
     def note_lineage_copies(self, there: Mapping[str, CheckpointFacts]) -> None:
-        """Note which of its copies are of this run's lineage:
-        from now on checkpoints are copied.
-        """
+        """Note which copies there are of this run's lineage. From now on checkpoints are copied."""
         self.there, self.begun, self.served = there, True, True
 
     def queue_if_idle(self, name: str) -> None:
-        """Note that `name` is to be copied, unless another one is being copied."""
+        """Note that `name` is copied next, unless a copy is in progress."""
         if self.begun and not self.left_alone and name not in self.there:
             self.copying = self.copying or name
 
@@ -82,23 +81,23 @@ class MirrorPlace:
         self.copying, self.drained, self.served = "", False, False
 
     def note_drained(self) -> None:
-        """Note that nothing is left to do there."""
+        """Note that all copies are complete."""
         self.drained = True
 
     def abandon(self) -> None:
         self.left_alone = True
 
     def note_removal_refused(self) -> bool:
-        """Note that it does; return whether that is new."""
+        """Note that the place refuses removals; return whether that is new."""
         was, self.keeps_all = self.keeps_all, True
         return not was
 
     def note_progress(self) -> None:
-        """Note a sign of life."""
+        """Note that the place has answered, or made progress, now."""
         self._heard_s = time.monotonic()
 
     def note_copied(self, name: str, facts: CheckpointFacts | None, took_s: float) -> None:
-        """Note a verified copy. Without `facts` the checkpoint was pruned meanwhile."""
+        """Note a verified copy. `facts` is None if the checkpoint was pruned meanwhile."""
         self.there = {**self.there, name: facts} if facts is not None else self.there
         self.took_s, self._last_took_s = max(self._last_took_s, took_s), took_s
 
@@ -122,9 +121,7 @@ class MirrorPlace:
 
     @property
     def next_message_in_s(self) -> float:
-        """Return the seconds until the next line that copying is interrupted,
-        or that the place answers again.
-        """
+        """Return the seconds until a message about an interruption may be printed again."""
         if self.left_alone or bool(self.down) == self._said_down:
             return NEVER
         return max(0.0, self._said_s[bool(self.down)] + SAY_S - time.monotonic())

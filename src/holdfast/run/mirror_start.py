@@ -42,7 +42,7 @@ STRANGE = ("later", "taken")  # another attempt began meanwhile
 
 
 class MirrorStart:
-    """The places of a run until its attempt is claimed, on rank 0."""
+    """The run's mirrors until its attempt has claimed the run, on rank 0."""
 
     def __init__(self, mirroring: MirrorOptions, options: Options, store: Store) -> None:
         self._mirroring, self._root, self._index = mirroring, store.root, store.index
@@ -54,14 +54,13 @@ class MirrorStart:
         self._seen: dict[int, PlaceState] = {}
 
     def query_places(self, logs: Sequence[Log]) -> Elsewhere:
-        """Ask all places for their content; return the facts that the claim of the run's directory
-        needs.
+        """Read what all mirrors hold; return the facts that claiming the run's directory needs.
 
         Raises:
-            StoreError: a place does not answer, and without it nobody knows whether this directory
-                is the newest.
-            UsageError: another run lies there; another attempt may be alive; or an address is none
-                that can be used.
+            StoreError: a mirror does not answer, and may hold a newer checkpoint than this
+                directory.
+            UsageError: the mirror holds another run; another attempt may be alive; or the
+                address is invalid.
         """
         self._client.start()
         answers = self._ask_places("look", {})
@@ -111,7 +110,7 @@ class MirrorStart:
             return self._claim_places(store, attempt, entered)
         except BaseException:
             # the places that are claimed are told of the end
-            self._client.tell("drain", until=time.time())
+            self._client.send_order("drain", until=time.time())
             self._client.close(END_S)
             with suppress(StoreError):
                 attempt.close("end", step=0, reason="refused")
@@ -127,11 +126,11 @@ class MirrorStart:
         }
         # its answer is what lies there now: who has claimed before is listed, who claims later
         # stops this attempt
-        self._client.claim(claim)
+        self._client.claim_in_later_workers(claim)
         answers = self._ask_places("claim", claim)
         self._require_answers(answers)
         for number in self._late:
-            self._client.tell("claim", number, **claim)
+            self._client.send_order("claim", number, **claim)
         self._seen = _place_states(answers)
         for place in (
             self._shown[number] for number, answer in answers.items() if not answer.facts["atomic"]
@@ -167,7 +166,7 @@ class MirrorStart:
     # -----------------------------------------------------------------------------------------
 
     def _ask_places(self, do: str, args: Mapping[str, Any]) -> dict[int, Event]:
-        """Ask all places that must answer at the same time."""
+        """Ask all mirrors that must answer, at the same time; return their answers."""
         asked = [
             number for number in range(len(self._mirroring.places)) if number not in self._late
         ]
@@ -203,8 +202,8 @@ class MirrorStart:
                 raise self._no_answer_error(number, answer.text)
 
     def _require_answer(self, number: int, why: str, logs: Sequence[Log]) -> None:
-        """Continue without a place that did not answer, if it certainly holds nothing newer or
-        the caller allows it.
+        """Continue without a mirror that did not answer, if it certainly holds nothing newer
+        or the caller allows it.
         """
         here = self._index.names()
         if here and self._is_newest(logs):
@@ -257,10 +256,10 @@ class MirrorStart:
         return next(iter(ids), None)
 
     def _require_no_live_attempt(self, logs: Sequence[Log]) -> None:
-        """Require that no attempt at a place may still be running.
+        """Require that no attempt that claimed a mirror may still be running.
 
         Raises:
-            UsageError: an attempt elsewhere may be alive.
+            UsageError: an attempt on another machine may be alive.
         """
         here = {log.attempt: log.owner for log in logs}
         for number, seen in self._seen.items():

@@ -43,7 +43,7 @@ class MissingCopy(NamedTuple):
 
 
 class Mirrors:
-    """The places of one attempt, on rank 0, from its claim to its end."""
+    """The mirrors of one attempt on rank 0, from its claim to its end."""
 
     def __init__(
         self, fetcher: CheckpointFetcher, places: Sequence[MirrorPlace], drain_s: float
@@ -59,14 +59,16 @@ class Mirrors:
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
         self._store.spare(self)
-        self._client.listen(self)
+        self._client.set_listener(self)
 
     # From the loop, and from the thread that saves
     # ---------------------------------------------------------------
 
     def start_copying(self, restored: str | None) -> None:
-        """Begin to copy: the run's own checkpoint `restored` is restored; None: the run begins
-        with another state.
+        """Start to copy checkpoints to the mirrors.
+
+        `restored`: the run's own checkpoint that was restored; None: the run begins with another
+        state.
         """
         present = self.fetcher.present
         origin = ResumeOrigin(None) if restored is None else ResumeOrigin(present.head, restored)
@@ -81,18 +83,18 @@ class Mirrors:
             self._start_copying_to(place)
 
     def note_commit(self) -> None:
-        """Note that a checkpoint was committed: where nothing is being copied, it is the next."""
+        """Tell the mirrors that a checkpoint was committed. Idle ones copy it next."""
         self._gave_way = False
         newest = _newest_name(self._local_checkpoints())
         for place in self.places:
             place.queue_if_idle(newest)
-        self._client.tell("committed")
+        self._client.send_order("committed")
 
     def raise_if_superseded(self) -> None:
-        """Raise what was found.
+        """Raise if a later attempt has claimed a mirror.
 
         Raises:
-            Superseded: a later attempt has claimed a place.
+            Superseded: it has.
         """
         if self._superseded is not None:
             raise self._superseded
@@ -122,7 +124,7 @@ class Mirrors:
             f"{self._root}: the disk is full: {', '.join(names)} may be removed before being copied"
         )
         newest = _newest_name(self._local_checkpoints())
-        self._client.tell("yield", newest=newest)
+        self._client.send_order("yield", newest=newest)
         # an open file keeps its space
         if not Condition().wait_for(lambda: not self._is_copying_older(newest), CANCEL_S):
             self._client.end_worker()
@@ -156,11 +158,11 @@ class Mirrors:
         limit_s = max(0.0, min(self._limit_s if wait else 0.0, until - time.time()))
         self._leaving, self._gave_way = True, False  # nothing more is saved
         self._drain_until = time.time() + limit_s
-        self._client.hurry()
+        self._client.restart_worker_soon()
         for place in self.places:
             # else once the new worker serves it
             if place.served or place.seen is None or self._origin is None:
-                self._client.tell("drain", place.index, until=self._drain_until)
+                self._client.send_order("drain", place.index, until=self._drain_until)
         if not self._drained.wait(min(TOLD_S, limit_s)) and limit_s > TOLD_S:
             if self.missing_copies:
                 say(
@@ -178,7 +180,7 @@ class Mirrors:
 
     @property
     def missing_copies(self) -> list[MissingCopy]:
-        """The places that lack the newest checkpoint."""
+        """Return each mirror that lacks the newest checkpoint."""
         newest = None
         with suppress(OSError):  # the disk fails
             newest = next((each.path.name for each in self._store.index.newest_first()), None)
@@ -189,7 +191,7 @@ class Mirrors:
         ]
 
     def report_missing_copies(self) -> None:
-        """Tell, as the last line, which places lack the newest checkpoint."""
+        """Print as the last line which mirrors lack the newest checkpoint."""
         if lacking := self.missing_copies:
             where = ", ".join(each.place for each in lacking)
             say(
@@ -206,7 +208,7 @@ class Mirrors:
     # --------------------------------------------------------------------------------------
 
     def handle_event(self, event: Event) -> None:
-        """Keep account of what happened at a place."""
+        """Update the mirror's record after an event of the worker."""
         place = self.places[event.place]
         place.note_progress()
         if place.left_alone and event.what != "drained":
@@ -262,7 +264,7 @@ class Mirrors:
             place.note_worker_lost()
 
     def on_tick(self) -> None:
-        """Say what is due."""
+        """Print the messages whose time has come."""
         for place in self.places:
             if place.is_stalled:
                 self._report_interrupted(
@@ -273,7 +275,7 @@ class Mirrors:
         self._check_drained()
 
     def _start_copying_to(self, place: MirrorPlace) -> None:
-        """Let the worker copy to a place that it has claimed, once the state is restored."""
+        """Let the worker copy to a mirror that it has claimed, once the run's state is restored."""
         if self._origin is None or place.seen is None or place.left_alone:
             return
         present = self.fetcher.present
@@ -288,14 +290,18 @@ class Mirrors:
         place.note_lineage_copies({name: each.facts for name, each in copies.items()})
         ours = [(each.attempt, name) for name, each in copies.items()]
         origin = {"attempt": self._origin.attempt, "name": self._origin.name}
-        self._client.begin(place.index, [*ours, *present.incomplete_copies(place.index)], origin)
+        self._client.start_copying(
+            place.index, [*ours, *present.incomplete_copies(place.index)], origin
+        )
         if self._gave_way:
-            self._client.tell("yield", place.index, newest=_newest_name(self._local_checkpoints()))
+            self._client.send_order(
+                "yield", place.index, newest=_newest_name(self._local_checkpoints())
+            )
         if self._leaving:
-            self._client.tell("drain", place.index, until=self._drain_until)
+            self._client.send_order("drain", place.index, until=self._drain_until)
 
     def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
-        """Journal the copies and removals of a worker that died before it told of them."""
+        """Journal the copies and removals that a worker made but did not report before it died."""
         for name, copy in copies.items():
             if copy.attempt == self._attempt.number and name not in place.there:
                 facts = dict(zip(FACTS, (copy.facts.size_bytes, 0, 0.0, THERE), strict=True))
@@ -310,7 +316,7 @@ class Mirrors:
                 f"{self._root}: attempt {self._attempt.number} was superseded: {event.text}"
             )
             # the other places need not know of that attempt yet
-            self._client.tell("drain", until=0.0)
+            self._client.send_order("drain", until=0.0)
         else:
             self._abandon_place(place, event.text)
 
@@ -336,7 +342,7 @@ class Mirrors:
             self._drained.set()
 
     def _report_interrupted(self, place: MirrorPlace, why: str, name: str) -> None:
-        """Report, once in an outage, that copying is interrupted."""
+        """Report, once for each outage, that copying is interrupted."""
         why = why.removeprefix(f"{place.shown}: ")
         if not place.left_alone and place.note_interrupted(why):
             self._record_failed(place, why, name)
@@ -373,4 +379,4 @@ class Mirrors:
 
 
 def _newest_name(local: Sequence[CheckpointFacts]) -> str:
-    return max(local, key=waiting.age).name if local else ""
+    return max(local, key=waiting.age_order).name if local else ""

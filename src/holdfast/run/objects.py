@@ -47,8 +47,7 @@ def adapter_for(target: Any) -> Any:
 
 
 def members_as_attributes(target: Any) -> Any:
-    """Return the members of a framework's object that is made of others, as `Attributes`; else
-    `target` itself.
+    """Return the members of a framework's object that consists of others; else `target` itself.
 
     Raises:
         UsageError: its members cannot be tracked.
@@ -71,10 +70,10 @@ def weight_reader_for(target: Any) -> Any:
 
 
 def weight_leaves(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
-    """Yield the leaves that are parameters of models, or moments of optimizers. `captures`: objects
-    and their states.
+    """Yield the leaves that are model parameters or optimizer moments; each save checks that they
+    are finite.
 
-    Each save checks that such numbers are finite; other numbers may be infinite without a fault.
+    `captures`: objects and their states. Other numbers may be infinite without a fault.
     """
     modules: dict[type, Any] = {}
     for target, captured in captures:
@@ -180,7 +179,9 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
 
 
 class ObjectAdapters:
-    """How objects inside a state are captured, compared and restored: see `state.fill.Own`."""
+    """Captures, compares and restores objects inside a state by their own adapters: see
+    `state.fill.Own`.
+    """
 
     def has(self, value: Any) -> bool:
         kind = type(value)

@@ -51,9 +51,9 @@ def record_opened_files() -> None:
 
 
 class _FileAuditHook:
-    """Called for each `open` and `rename`; records those that matter.
+    """Records each relevant `open` and `rename` of this process, as Python's audit hook.
 
-    It must never raise: that would forbid the call.
+    It must never raise: an exception of an audit hook forbids the call.
     """
 
     def __init__(self, wishes: DrillSettings, evidence: Path) -> None:

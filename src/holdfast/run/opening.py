@@ -13,7 +13,7 @@ import msgspec
 from .. import scan
 from ..children import steps
 from ..cluster import job_leader
-from ..cluster.hold import HOLD, not_started
+from ..cluster.hold import HOLD, format_not_started
 from ..data.order import key
 from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
@@ -40,13 +40,12 @@ from .weights import StartFrom
 
 
 def begin_attempt(session: Session, again: Reentry | None = None) -> None:
-    """Restore the newest valid checkpoint into the live objects, or begin fresh; print one line
-    that shows which.
+    """Restore the newest valid checkpoint into the live objects, or start fresh; print one line
+    about it.
 
     `again`: the last block of this process tracked the same objects. If no other attempt has saved
-    since, the live values count, and nothing is restored.
-
-    Succeeds on all ranks or fails on all ranks.
+    since, the live values stay, and nothing is restored. It succeeds on all ranks or fails on all
+    ranks.
     """
     options, ranks, origin, attempt = (
         session.options,
@@ -113,18 +112,16 @@ def install_signal_handlers(session: Session, *, in_block: bool) -> None:
 
 
 def _stop_if_on_hold(session: Session) -> None:
-    """Stop before anything is restored if this is a batch job, and the run is on hold."""
+    """Stop before the restore if this is a batch job and the run is on hold."""
     ranks, path = session.ranks, session.path
     if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
-        if ranks.leads and (supervisor := job_leader.supervisor()) is not None:
-            job_leader.tell_run(supervisor, path)  # the hold file is there
-        journal_and_stop(session, "held", "held", not_started(path), requeues=False)
+        if ranks.leads and (supervisor := job_leader.supervisor_directory()) is not None:
+            job_leader.report_run_path(supervisor, path)  # the hold file is there
+        journal_and_stop(session, "held", "held", format_not_started(path), requeues=False)
 
 
 def _stop_if_relaunched(session: Session) -> None:
-    """Stop before anything is restored if the run had stopped, and torchrun, which cannot tell,
-    started it again.
-    """
+    """Stop before the restore if torchrun has restarted the process after a stop of the run."""
     before = relaunch.note_start(session.ranks, session.attempt)
     if before is not None:
         reason, at, restart = before
@@ -144,7 +141,7 @@ def _stop_if_relaunched(session: Session) -> None:
 
 
 def _stop_before_restore(session: Session, reason: str, error: Unreadable) -> NoReturn:
-    """Stop, because a signal came while a checkpoint could not be read."""
+    """Stop because a signal came while a checkpoint could not be read."""
     tried = session.origin.checkpoint
     at = (tried and parse_name(tried.path.name)) or format.Name(0)
     line = f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again"
@@ -202,9 +199,9 @@ def _begin_on_this_rank(
 
 
 def undo_changes_before_loop(session: Session, *, ready: bool = True) -> None:
-    """Undo and report state changes by the script between the restore and the first loop.
+    """Undo and report the script's changes of the state between the restore and the first loop.
 
-    `ready`: the position is reached, so random numbers are restored as well.
+    `ready`: the loop has reached the position, so random numbers are restored, too.
     """
     baseline = session.origin.baseline
     if baseline is None:
@@ -242,10 +239,10 @@ def restore_epoch_rng(session: Session) -> None:
 
 
 def require_loop_entered(session: Session) -> None:
-    """Require that the epoch entered the loop of the checkpoint.
+    """Require that the epoch began the loop in which the checkpoint was saved.
 
     Raises:
-        Mismatch: an epoch ended without beginning the loop inside which the checkpoint was saved.
+        Mismatch: the epoch ended without beginning that loop.
     """
     if session.origin.baseline is not None:
         name = session.position.current
@@ -341,7 +338,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
 
 
 def _report_begin(session: Session, name: str | None, line: str) -> None:
-    """Journal and print the beginning, and which newer checkpoints were rejected."""
+    """Journal and print how the attempt begins, and which newer checkpoints were rejected."""
     rejected = session.origin.rejected
     keep = spelled(session.options.keep)
     session.reporter.record("restored", checkpoint=name, rejected=rejected, keep=keep)
@@ -374,8 +371,8 @@ def _check_probe(session: Session, changed: list[str]) -> None:
 
 
 def _apply_overrides(session: Session, applied: Mapping[str, Any], *, again: bool = False) -> None:
-    """Set the caller's overrides, except those that an earlier attempt applied; tell of them
-    unless this is `again`.
+    """Set the caller's overrides that no earlier attempt applied; report them unless this is
+    `again`.
     """
     inside = session.tracked.self_restoring_objects() if session.options.overrides else {}
     for name, changes in session.options.overrides.items():
@@ -388,8 +385,7 @@ def _apply_overrides(session: Session, applied: Mapping[str, Any], *, again: boo
 
 
 def _restore_baseline(session: Session, baseline: StateDigests) -> list[str]:
-    """Restore the state that was restored on entry once more, unless it is still there. Return what
-    had changed.
+    """Restore the state of the restore once more if the script changed it. Return what had changed.
 
     The hooks of a module or an optimizer may store other bytes than those of the checkpoint, which
     the baseline has for big leaves. So the state after the second restore decides.

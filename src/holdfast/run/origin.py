@@ -49,8 +49,8 @@ class Reentry(NamedTuple):
 
 
 class AttemptOrigin(msgspec.Struct):
-    """The checkpoint that this attempt resumes from or is restoring (None:
-    a fresh start); rejected ones.
+    """Where this attempt's state came from: the checkpoint that it restores (None: a fresh
+    start), and rejected ones.
     """
 
     checkpoint: Checkpoint | None = None
@@ -65,9 +65,7 @@ class AttemptOrigin(msgspec.Struct):
     generators: dict[str, Any] = {}  # copies of the tracked generators in that state
 
     def note_candidate(self, checkpoint: Checkpoint | None) -> None:
-        """Note `checkpoint` as the one that this attempt tries to restore.
-        This method restores nothing.
-        """
+        """Note `checkpoint` as the one that this attempt is about to restore."""
         self.checkpoint = checkpoint
 
     def note_restored(
@@ -79,8 +77,8 @@ class AttemptOrigin(msgspec.Struct):
         self.rejected.append((name, why))
 
     def override_options(self, found: dict[str, list[str]]) -> None:
-        """Note them before the first restore: a restore that fails half-way overwrites the
-        script's options.
+        """Note the script's optimizer options before the first restore, which may overwrite
+        them and then fail.
         """
         self.overridden_options = found
 

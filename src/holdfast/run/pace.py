@@ -19,7 +19,7 @@ import msgspec
 from .. import journal, owner, young_daly
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 from ..rules import Auto
-from ..young_daly import Chosen, Costs, Limits, Seen
+from ..young_daly import ChoiceWithInputs, IntervalLimits, PastStarts, SaveCosts
 from .position import RunProgress
 from .report import Reporter
 from .stop import StopRequest
@@ -35,35 +35,35 @@ _began: set[int] = set()  # processes in which a run has been paced
 
 
 class SaveDuration(NamedTuple):
-    """One save, in seconds."""
+    """How long one save took, in seconds."""
 
     stall_s: float
     save_s: float
 
     @property
     def was_in_background(self) -> bool:
-        """Whether the loop went on before the save was durable."""
+        """Whether the loop continued before the save was durable."""
         return self.stall_s < self.save_s
 
 
 class PastMeasurements(NamedTuple):
-    """What the journals of earlier attempts tell."""
+    """What the journals of earlier attempts say about saves and interruptions."""
 
-    seen: Seen = Seen()
+    seen: PastStarts = PastStarts()
     saves: Sequence[SaveDuration] = ()
     slow_s: Sequence[float] = ()  # how much each of the last saves slowed the steps beside it
 
 
 class SaveInterval(msgspec.Struct):
-    """The saves' interval of one attempt."""
+    """Measures saves and steps of one attempt, and chooses the interval between saves."""
 
     _rule: Auto
     _progress: RunProgress
     _reporter: Reporter
     _stop: StopRequest
     _background: bool
-    chosen: Chosen | None = None
-    _seen: Seen = Seen()
+    chosen: ChoiceWithInputs | None = None
+    _seen: PastStarts = PastStarts()
     _saves: list[SaveDuration] = []
     _slow_s: list[float] = []
     _begun: bool = False  # at the first safe point
@@ -142,18 +142,18 @@ class SaveInterval(msgspec.Struct):
         saves = beside or self._saves
         points = self._progress.steps_here - self._first_point
         step_s = (now_s - self._first_s) / points if points else self._progress.step_s
-        costs = Costs(
+        costs = SaveCosts(
             stall_s=median(took.stall_s for took in saves),
             slow_s=median(self._slow_s) if self._slow_s and beside else 0.0,
             save_s=median(took.save_s for took in saves),
             restart_s=max(0.0, self._restart_s - step_s),
         )
-        around = Limits(
+        around = IntervalLimits(
             assumed_hours=self._rule.interrupted_hours,
             left_s=None if deadline_s is None else max(0.0, deadline_s - time.time()),
         )
-        choice = young_daly.choose(costs, self._seen, around)
-        self.chosen = Chosen(choice, costs, self._seen, around)
+        choice = young_daly.choose_interval(costs, self._seen, around)
+        self.chosen = ChoiceWithInputs(choice, costs, self._seen, around)
         self._reporter.record(EVENT, **msgspec.to_builtins(self.chosen))
 
 
@@ -162,7 +162,7 @@ def read_past_measurements(logs: Sequence[Log]) -> PastMeasurements:
     of a long one only the first and last lines.
     """
     since: list[Log] = []
-    seen = Seen()
+    seen = PastStarts()
     for log in reversed(logs[-MOST_LOGS:]):
         since.insert(0, log)
         found = chosen_interval(log)
@@ -188,17 +188,17 @@ def read_past_measurements(logs: Sequence[Log]) -> PastMeasurements:
     return PastMeasurements(seen, saves[:MOST_SAVES], slow_s[:MOST_SAVES])
 
 
-def chosen_interval(log: Log) -> Chosen | None:
+def chosen_interval(log: Log) -> ChoiceWithInputs | None:
     """Return the interval that an attempt chose, with its reasons; None if it chose none."""
     for event in log.newest(EVENT):
         try:
-            return msgspec.convert(event, Chosen)
+            return msgspec.convert(event, ChoiceWithInputs)
         except msgspec.ValidationError:  # not written by Holdfast
             continue
     return None
 
 
-def _add_ended_start(seen: Seen, log: Log) -> Seen:
+def _add_ended_start(seen: PastStarts, log: Log) -> PastStarts:
     """Add a start that has ended. It counts only if it made a step,
     because otherwise no work was lost.
     """
@@ -213,7 +213,9 @@ def _add_ended_start(seen: Seen, log: Log) -> Seen:
     if restored is None or journal.position(alive) <= restored:
         return seen
     announced = last.get("event") in ("stop", "end") or str(error).startswith(_BY_HAND)
-    return seen.after(max(0.0, _event_time(alive) - _event_time(first)), interrupted=not announced)
+    return seen.with_start(
+        max(0.0, _event_time(alive) - _event_time(first)), interrupted=not announced
+    )
 
 
 def _event_time(event: Event) -> float:

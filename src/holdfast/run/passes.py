@@ -56,7 +56,9 @@ class ForLoop:
 
 
 class _LoopIterator(Iterator[T]):
-    """The iterator that a `for` holds. No other object holds it."""
+    """The iterator that the `for` statement holds. No other object holds it, so leaving the
+    loop closes it.
+    """
 
     def __init__(self, walk: ForLoop, generator: Generator[T, None, None]) -> None:
         self._walk, self._generator = walk, generator
@@ -108,7 +110,7 @@ class LoopIterable(Iterable[T], Generic[T]):
 
 
 class LoopStack(msgspec.Struct):
-    """The loops of one attempt: those in progress, and those left early."""
+    """The loops of one attempt that are in progress, and those that were left early."""
 
     open: list[ForLoop] = []  # begun and not ended, outermost first
     # loaders that this attempt began: in this epoch, or outside run.epochs()
@@ -144,8 +146,8 @@ class LoopStack(msgspec.Struct):
         self._outer_logged = logged
 
     def take_left_outermost(self) -> tuple[tuple[str, int] | None, LoggedMetrics | None]:
-        """Return, once, the outermost loop that was left early, if there is one, and the metrics
-        logged in its body.
+        """Return, once, the outermost loop that was left early, and the metrics logged in
+        its body.
         """
         outer, self._outer = self._outer, None
         logged, self._outer_logged = self._outer_logged, None
@@ -158,8 +160,8 @@ class LoopStack(msgspec.Struct):
         self._left_pass = logged
 
     def take_left_pass(self) -> LoggedMetrics | None:
-        """Return, once, the metrics logged in a left pass that is to be counted now;
-        None when there is none.
+        """Return, once, the metrics of a left pass that is to be counted now; None if there
+        is none.
         """
         left, self._left_pass = self._left_pass, None
         return left

@@ -54,7 +54,7 @@ class _FeedShape(msgspec.Struct):
 
     @property
     def newest_epoch(self) -> int:
-        """The latest epoch of it and of all within."""
+        """The latest epoch of this feed and of the feeds inside it."""
         within = [*self.members, *([self.inner] if self.inner else [])]
         return max([self.epoch, *(each.newest_epoch for each in within)])
 
@@ -184,14 +184,16 @@ class Position(msgspec.Struct):
 
 
 class StateBeforeFetch(NamedTuple):
-    """What was so just before a batch was fetched ahead."""
+    """The loader's position and the random numbers just before a batch was fetched ahead."""
 
     position: FeedPosition
     random: dict[str, Any]  # states of the generators that the fetch drew from, or of all
 
 
 class LoaderPosition(msgspec.Struct):
-    """Of all batches of a loader in this epoch `taken` are fetched, and `consumed` are done."""
+    """How far one loader has come in this epoch: `taken` batches are fetched, `consumed` are
+    done.
+    """
 
     name: str
     feed: Feed
@@ -248,15 +250,15 @@ class LoaderPosition(msgspec.Struct):
 
 
 class NamedLoader(NamedTuple):
-    """A loader that run.batches() received under a name, and its feed."""
+    """A loader that run.batches() received, with its feed."""
 
     loader: Any
     feed: Feed
 
 
 class RunProgress:
-    """One attempt: its position,
-    its loops in progress and their loaders, and the duration of a step.
+    """What one attempt has done: its position, its loops and loaders, and the duration of a
+    step.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -293,17 +295,18 @@ class RunProgress:
 
     @property
     def unrestorable_part(self) -> str:
-        """What of the loader in progress no start can bring back, not even at an epoch's end;
-        empty if nothing.
+        """Return which part of the loader in progress no start can restore, even at an
+        epoch's end; or "".
         """
         return "" if self._cursor is None else self._cursor.feed.lives_on
 
     @property
     def unproven_here(self) -> Unproven | None:
-        """Return why a start from here may be refused, or may give other results: the unproven
-        loader in progress, or the unproven framework inside an epoch.
+        """Return the loader or framework for which a start from here is not proven exact; None if
+        there is none.
 
-        None: it may not, as at an epoch's end.
+        A start from an epoch's end is always exact. Elsewhere it may be refused or give other
+        results.
         """
         loader = None if self._cursor is None else self.unproven.get(self._cursor.name)
         return loader or (self.unproven.get(None) if self.position.in_epoch else None)
@@ -353,7 +356,7 @@ class RunProgress:
         self.epoch_rng, self.epoch_generators = rng.capture(), generators
 
     def take_body_unchecked(self) -> bool:
-        """Return, once, that the code of the epoch's body was not checked yet."""
+        """Return True at the first call in each epoch loop: its body's code was not checked yet."""
         first, self._looked_at_body = not self._looked_at_body, True
         return first
 

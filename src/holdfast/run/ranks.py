@@ -26,9 +26,7 @@ from .tracked import Tracked, framework_modules
 
 
 class _WorkOutcome(msgspec.Struct, array_like=True):
-    """The outcome of a rank's work: the type of its error,
-    empty if it succeeded, and the error's text.
-    """
+    """The outcome of one rank's work: its error's type ("" if it succeeded) and text."""
 
     kind: str = ""
     text: str = ""
@@ -66,9 +64,7 @@ def current_ranks() -> Ranks:
 
 
 def facts_that_must_agree(options: Any, tracked: Tracked, drilled: object) -> dict[str, str]:
-    """Return as text what must be equal on every rank:
-    the caller's options, and the tracked objects.
-    """
+    """Return as text the options and tracked objects that must be equal on every rank."""
     alike = (
         "path keep every whole background start_from branch_from "
         "go_back overrides allow_fresh seed private mirroring "
@@ -228,10 +224,11 @@ def root_cause(ranks: Ranks, error: BaseException, mine: str) -> str:
 
 
 def lead_long_work(ranks: Ranks, topic: str, work: Callable[[], bytes], *, beside: bool) -> bytes:
-    """As `Ranks.lead`, for work of rank 0 that may take longer than the others wait for a message.
+    """Do rank 0's work as `Ranks.lead` does, when it may last longer than other ranks wait for a
+    message.
 
-    With `beside`, which counts on rank 0 alone, a thread does it, and the others are told in
-    between that it goes on.
+    With `beside`, which counts on rank 0 alone, a thread does the work. Rank 0 meanwhile tells the
+    other ranks that it continues.
     """
     if beside and ranks.leads and not ranks.alone:
         work = _start_in_thread(work, ranks.timeout_s / 4)
@@ -241,8 +238,9 @@ def lead_long_work(ranks: Ranks, topic: str, work: Callable[[], bytes], *, besid
 
 
 def _start_in_thread(work: Callable[[], bytes], pause_s: float) -> Callable[[], bytes]:
-    """Begin `work` in a thread. Return a function that waits for a while;
-    it returns the result, or `_GOES_ON`.
+    """Start `work` in a thread. Return a function that waits briefly for it.
+
+    That function returns the result, or `_GOES_ON`.
     """
     outcome: list[Callable[[], bytes]] = []
     worker = Worker(lambda: outcome.append(tried(work)), "holdfast at length")
@@ -269,11 +267,11 @@ def reporting_errors(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]:
-    """The last act of a rank: it exits when rank 0 has finished; rank 0 exits when no other rank
-    needs it.
+    """Let each rank exit when no other rank needs it: rank 0 last, because it may host the
+    rendezvous.
 
-    Rank 0 may host the rendezvous. It waits at most `patience_s`: after its last line is written, a
-    lost rank changes nothing.
+    It waits at most `patience_s`. The journal's last line is written before, so a lost rank changes
+    nothing.
     """
     failure = None
 
@@ -299,8 +297,8 @@ def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]
 
 
 def merge_digests(ranks: Ranks, digests: Mapping[str, str]) -> dict[str, str]:
-    """Return on rank 0 the digests of all ranks.
-    A digest that differs on another rank gets a key of that rank.
+    """Return on rank 0 the digests of all ranks. Where another rank has a different one, it
+    gets a key of its own.
     """
     found = dict(digests)
     for rank, each in enumerate(ranks.gather("digests", msgspec.json.encode(found))):

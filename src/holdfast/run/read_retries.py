@@ -51,8 +51,8 @@ class ReadRetries(msgspec.Struct):
         return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     def wait_and_decide(self, error: Unreadable) -> bytes:
-        """Wait before the next try. Return the next step:
-        a try, giving up, or the signal that came meanwhile.
+        """Wait before the next try; return what follows: another try, giving up, or a signal
+        that came.
         """
         if self._began_s is None:
             self._begin(error)
@@ -73,8 +73,8 @@ class ReadRetries(msgspec.Struct):
             self._reporter.attempt.show()
 
     def retry_until_readable(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, which all ranks do together. Wait and do it again while a
-        file cannot be read.
+        """Run `work` on all ranks; wait and repeat it while a file cannot be read. Return its
+        result.
 
         Raises:
             Unreadable: a file could not be read in all the time that there is.
@@ -92,7 +92,7 @@ class ReadRetries(msgspec.Struct):
                 self._stop(word.decode(), fault)
 
     def give_up_error(self, error: Unreadable, older: Checkpoint | None) -> Unreadable:
-        """Return the error that says what to do, after all that could be tried."""
+        """Return the error to raise after the last try; it says what the user can do."""
         here = job()
         hosts = ",".join(dict.fromkeys(host for _, host in error.files))
         elsewhere = (

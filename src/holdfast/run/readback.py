@@ -21,9 +21,8 @@ LEAVE_S = 1.0  # longest wait at the end of the run for the 4 MiB piece being re
 
 
 class ReadBack(msgspec.Struct):
-    """A thread that reads between two saves.
-
-    Nothing waits for it; the next save reads the files that the thread did not.
+    """Reads, in a thread between two saves, the files that the next save links. No save
+    waits for it.
     """
 
     _store: Store
@@ -32,15 +31,15 @@ class ReadBack(msgspec.Struct):
     _reader: Worker | None = None
 
     def pause_reading(self) -> Latch:
-        """Stop reading after the present piece: a save begins.
-        Return what `start_reading` needs when that save has ended.
+        """Stop reading after the current piece, because a save begins. Return what
+        `start_reading` takes after the save.
         """
         self.over.set()
         self.over, self._damage = Latch(), None
         return self.over
 
     def take_damage(self) -> Problem | None:
-        """Return what was found damaged since the last save began; once."""
+        """Return, once, the damage found since the last save began; None if there is none."""
         found, self._damage = self._damage, None
         return found
 

@@ -21,7 +21,7 @@ FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running 
 
 
 class Reporter:
-    """The journal, the terminal and the board of one attempt."""
+    """Writes the journal, the terminal lines and the board of one attempt."""
 
     def __init__(self, attempt: Attempt, position: Position, *, private: bool) -> None:
         self.attempt, self._position, self._private = attempt, position, private
@@ -30,7 +30,7 @@ class Reporter:
         self._flushed_s = self._noted_s = self.began_s = time.monotonic()
 
     def record(self, event: str, /, **facts: Any) -> None:
-        """Journal an event at the present position."""
+        """Journal an event with the current position."""
         self.attempt.record(event, **self._position.checkpoint_name._asdict(), **facts)
 
     def warn(self, line: str, **facts: str) -> None:
@@ -39,7 +39,7 @@ class Reporter:
         warn(line)
 
     def warn_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
-        """Report and journal that a fact differs from when the checkpoint was saved."""
+        """Warn and journal that a fact differs from its value in the checkpoint."""
         self.attempt.record("told", what=line)
         say(f"{prefix}{line}")
 

@@ -57,8 +57,8 @@ def _require_unsigned(checkpoint: Checkpoint) -> None:
 
 
 class Restorer(msgspec.Struct):
-    """Restores the newest valid checkpoint into the live objects. Rank 0 chooses, and sets
-    unusable ones aside.
+    """Chooses and restores the newest valid checkpoint. Rank 0 chooses, and quarantines
+    unusable ones.
     """
 
     _options: Options
@@ -77,8 +77,10 @@ class Restorer(msgspec.Struct):
     _anew: str = ""  # the checkpoint behind the run's first epoch from which the script fails
 
     def quarantine_newer(self) -> None:
-        """Before the restore, set aside checkpoints that are not in the run's lineage, or newer
-        than the step to which the run goes back. A restart does not repeat that.
+        """Quarantine checkpoints outside the lineage, or newer than the step of `go_back`, before
+        the restore.
+
+        A restart does not repeat that.
         """
         ranks = self._ranks
         beside = self._places is not None  # on rank 0; a fetch may take long
@@ -246,7 +248,7 @@ class Restorer(msgspec.Struct):
         origin.note_restored(view, memory)
 
     def _can_keep_live_values(self, checkpoint: Checkpoint, again: Reentry | None) -> bool:
-        """Whether the live values count: no attempt has saved since the block before has ended."""
+        """Whether the live values may stay: no attempt has saved since the last block ended."""
         mine = False
         if again is not None and again.ended.checkpoint == checkpoint.path.name:
             mine = (
@@ -365,8 +367,8 @@ class Restorer(msgspec.Struct):
         return why
 
     def _newest_candidate(self) -> Checkpoint | None:
-        """The newest checkpoint that is left: a place's,
-        which is fetched, or one of the directory.
+        """Return the newest checkpoint that was not rejected: a mirror's, which is fetched,
+        or a local one.
         """
         fetched = None if self._places is None else self._places.fetch_newer_than(self._following)
         if fetched is not None:
@@ -428,8 +430,8 @@ def _is_readable(checkpoint: Checkpoint) -> bool:
 
 
 def _open_chosen(store: Store, name: str) -> Checkpoint | None:
-    """Return the checkpoint that rank 0 chose.
-    Wait briefly until a network file system shows it here.
+    """Return the checkpoint that rank 0 chose. Wait briefly until a network file system
+    shows it here.
     """
     if not name:
         return None

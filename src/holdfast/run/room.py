@@ -33,8 +33,8 @@ ASK_S = 3600.0  # between two questions that may take a while
 
 
 class SpaceNeed(NamedTuple):
-    """The additional space that the next saves need at most,
-    which is before the last of them prunes.
+    """The largest additional space that the next saves need, reached before the last of them
+    prunes.
     """
 
     saves: int
@@ -136,7 +136,7 @@ def describe_purge(root: Path, days: float, now: float) -> str | None:
 
 
 class DiskSpaceCheck(msgspec.Struct):
-    """Looks after each save, on rank 0."""
+    """Warns after each save, on rank 0, if the next saves will not fit on the disk."""
 
     _store: Store
     _rule: Rule
@@ -146,7 +146,7 @@ class DiskSpaceCheck(msgspec.Struct):
     _asked_s: float = -ASK_S
 
     def check_space(self) -> None:
-        """Warn of shortages; unknown facts cause no warning."""
+        """Warn of shortages. Facts that cannot be determined cause no warning."""
         root, now_s = self._store.root, time.monotonic()
         if now_s < self._looked_s + LOOK_S:
             return

@@ -52,8 +52,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def shorten_traceback(method: Method) -> Method:
-    """Let the traceback of a mistake end at the caller's own line.
-    HOLDFAST_TRACEBACK=full shows ours, too.
+    """Remove Holdfast's frames from the traceback of a usage error. HOLDFAST_TRACEBACK=full
+    keeps them.
     """
     known = inspect.signature(method).parameters
     any_name = any(each.kind is each.VAR_KEYWORD for each in known.values())

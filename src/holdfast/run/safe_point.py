@@ -129,7 +129,9 @@ def _expected_drain_s(session: Session) -> float:
 
 
 def _order_here(session: Session) -> RankOrder | None:
-    """Return what rank 0 orders all ranks to do at this safe point; None with a single rank."""
+    """Return what all ranks must do at this safe point, as rank 0 announced; None with a
+    single rank.
+    """
     windows = session.windows
     if windows is None:
         return None
@@ -140,8 +142,8 @@ def _order_here(session: Session) -> RankOrder | None:
 
 
 def _announce_next_order(session: Session, windows: OrderWindows) -> None:
-    """Report a signal received by this rank to rank 0;
-    on rank 0, announce what all ranks do at the next edge.
+    """Report a signal of this rank to rank 0; on rank 0, announce what all ranks do at the
+    next window edge.
     """
     stop, saves = session.stop, session.saves
     if session.ranks.rank and stop.reason is not None:

@@ -124,8 +124,8 @@ class Saver(msgspec.Struct):
     _not_finite: bool = False  # the weights of the newest checkpoint are not finite, which was told
 
     def restore(self, checkpoint: Checkpoint, *, ours: bool) -> None:
-        """Resume from `checkpoint`; unless it is `ours`,
-        the run has no checkpoint of its own yet.
+        """Note that the run resumed from `checkpoint`; unless it is `ours`, the run has no
+        checkpoint of its own yet.
         """
         self.saved = checkpoint.head.name if ours else None
         self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
@@ -133,7 +133,7 @@ class Saver(msgspec.Struct):
         self._last = self._progress.interval_mark(checkpoint.head.epoch)
 
     def use_past_measurements(self) -> None:
-        """Use what earlier attempts have measured, until this one has."""
+        """Use the durations that earlier attempts measured, until this one has measured its own."""
         logs = self._reporter.attempt.earlier
         self.save_s = _longest_save_s(logs)
         if self.pace is not None:
@@ -151,8 +151,8 @@ class Saver(msgspec.Struct):
         self._wanted = "asked"
 
     def request_another_save(self) -> None:
-        """Save at the next safe point, if this attempt has saved:
-        its newest checkpoint lacks something.
+        """Save at the next safe point if this attempt has saved: its newest checkpoint lacks
+        something.
         """
         if self.count:
             self.request_save()
@@ -213,8 +213,8 @@ class Saver(msgspec.Struct):
 
     @property
     def alive_interval_s(self) -> float:
-        """How often to journal that the run is alive:
-        by the last of these lines a kill is dated.
+        """Return how often to journal that the run is alive. The last of these lines dates a
+        kill.
         """
         return math.inf if self.pace is None else NOTE_S
 
@@ -235,7 +235,7 @@ class Saver(msgspec.Struct):
 
     @property
     def has_outcome(self) -> bool:
-        """Whether the save in flight has ended, so that its outcome can be taken."""
+        """Whether the pending save has ended, so that `collect_outcome` does not wait."""
         return self.flight is not None and self.writer.has_finished
 
     def saved_after(self, point: int) -> bool:
@@ -362,9 +362,9 @@ class Saver(msgspec.Struct):
     def _submit_to_thread(
         self, flight: PendingSave, commit: Callable[[BeforeEach], object]
     ) -> bool:
-        """Copy the loop's part.
+        """Copy the part of the state that the loop may change, and let a thread write it.
 
-        Return whether a thread runs the save; False: the system cannot start another thread.
+        Return False if the system cannot start another thread.
         """
         beside = True
         try:
@@ -381,8 +381,8 @@ class Saver(msgspec.Struct):
         return beside
 
     def ensure_durable(self, reason: str, metrics: Measured) -> None:
-        """Return when the state of this safe point is durable, even if it was in flight, discarded
-        or not begun.
+        """Return when the state of this safe point is durable, even if its save was pending,
+        discarded or not begun.
 
         Raises:
             StoreError: it cannot be saved.
@@ -464,12 +464,13 @@ class Saver(msgspec.Struct):
     # ----------------------------------------------------------------------------------------------
 
     def collect_outcome(self, *, last_chance: bool = False) -> None:
-        """Wait for the save in flight, and take its outcome.
+        """Wait for the pending save, and handle its outcome.
 
         Raises:
             StoreError: the save failed; DiskError only if that save or this call was the last
                 chance.
-            NotFinite: it is committed, its weights are not finite, and the run has `stop_on_nan`.
+            NotFinite: it is committed, its weights are not finite, and the run has
+                `stop_on_nan`.
         """
         flight = self.flight
         if flight is not None:
@@ -484,7 +485,7 @@ class Saver(msgspec.Struct):
         *,
         last_chance: bool = False,
     ) -> None:
-        """Take the outcome of a save. If it failed, the newest save is the one before it."""
+        """Handle the outcome of a save. If it failed, the newest save is the one before it."""
         found: Sequence[str] | None = None
         try:
             found = outcome()

@@ -84,7 +84,7 @@ class ScriptChecks(msgspec.Struct):
         )
 
     def check_safe_point(self) -> None:
-        """Count a safe point of this attempt, and check.
+        """Count a safe point of this attempt, and check the script's objects.
 
         The first safe point refuses a state or `run.vars` that cannot be saved. A name added to
         `run.vars` later is checked when it is new. If a value is replaced by one that cannot be
@@ -119,9 +119,7 @@ class ScriptChecks(msgspec.Struct):
                 reporter.warn(lost.line, kind=lost.kind, name=lost.name)
 
     def _find_forgotten(self, number: int) -> Iterator[LostValue]:
-        """Report objects that a resume would lose.
-        `number`: the safe point's number in this attempt.
-        """
+        """Yield objects that a resume would lose. `number`: of the safe point in this attempt."""
         if "loop" in self._progress.walks.kinds:
             return
         ended = self._progress.position.phase == "end"
@@ -185,14 +183,14 @@ class ScriptChecks(msgspec.Struct):
                     yield from self._first_reports(_forgotten_optimizer(optimizer, what))
 
     def _first_reports(self, lost: LostValue) -> Iterator[LostValue]:
-        """Report each name once: each epoch may make a new optimizer under the same name."""
+        """Yield each name once: each epoch may make a new optimizer under the same name."""
         if (lost.kind, lost.name) not in self._told_names:
             self._told_names.add((lost.kind, lost.name))
             yield lost
 
     def _compare_contents(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
-        """Note which objects have another content than at the last look of this kind;
-        `only`: of which objects.
+        """Note which objects have changed since the last comparison of this kind; `only`: of
+        which objects.
         """
         objects = self._tracked.objects | self._tracked.self_restoring_objects()
         before, self._seen[kind] = self._seen[kind], {}
@@ -212,10 +210,10 @@ class ScriptChecks(msgspec.Struct):
                     self._seen[kind][id(value)] = seen.with_content(content)
 
     def _find_changed_twice(self, kind: str) -> Iterator[LostValue]:
-        """Yield objects whose content changed twice; a scheduler also if it did so once, here and
-        in another attempt.
+        """Yield objects whose content changed in two comparisons.
 
-        What another object changes once may be its first use in the process.
+        A scheduler also counts if it changed once here and once in another attempt. A single change
+        may be the object's first use in the process.
         """
         objects = self._tracked.objects | self._tracked.self_restoring_objects()
         suspects = {
@@ -271,8 +269,8 @@ class ScriptChecks(msgspec.Struct):
 
 
 def _list_name(name: str) -> str:
-    """Return the list for one of its members:
-    all of them have one line, and one place among the tracked objects.
+    """Return the name of the list that holds the object: all members share one line and one
+    tracked name.
     """
     row, _, rest = name.rpartition("[")
     return row if row and rest.endswith("]") else name

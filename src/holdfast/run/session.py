@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..job import job
 from ..rules import Auto, Best, parts
 from ..terminal import ProgressLine as Display
-from ..terminal import answer, speak_for
+from ..terminal import answer, set_rank
 from . import settings
 from .alive import Heartbeat
 from .capture import StateCapture
@@ -52,7 +52,7 @@ class Session:
         tracked.remember_objects()
         self.watch = UnusedValueWatch(tracked)
         self.ranks = current_ranks()
-        speak_for(self.ranks.rank)
+        set_rank(self.ranks.rank)
         self.origin, self.progress = AttemptOrigin(), RunProgress(options.seed)
         self.position, self.walks = self.progress.position, self.progress.walks
         self.alive = Heartbeat(self.position)

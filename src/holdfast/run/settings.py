@@ -25,8 +25,8 @@ SafePoint = tuple[int, str]  # step and phase
 
 
 class DrillTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place from which a drill wants the run to resume,
-    and what the previous attempt must do for that.
+    """A place from which a drill wants the run to resume, and what the attempt before must
+    do for that.
     """
 
     place: SafePoint
@@ -37,7 +37,7 @@ class DrillTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DrillSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The requirements of a drill."""
+    """What a drill requires of a run, read from the environment."""
 
     steps: int | None = None  # stop after this many
     # instead of the run's own interval; with aims: until the place is reached
@@ -72,8 +72,8 @@ def run_dir(path: str | os.PathLike[str]) -> Path:
 
 
 def named_run_dir(path: Path) -> Path:
-    """The directory that the script names for the run at `path`,
-    also where HOLDFAST_RUN_DIR has moved it.
+    """Return the directory that the script names for the run at `path`, also where
+    HOLDFAST_RUN_DIR has moved it.
     """
     named = _moved.get(os.environ.get(RUN_DIR, ""), {})
     return Path(next((own for own in named if run_dir(own) == path), path)).absolute()
@@ -109,7 +109,8 @@ def ranks_timeout_s() -> float:
 
 
 def purge_days() -> float | None:
-    """After how many days this site deletes files; None: it does not, or nobody has said so.
+    """Return after how many days this site deletes files; None: it does not, or the user has not
+    said so.
 
     Raises:
         UsageError: the value is no number of days.
@@ -124,13 +125,12 @@ def purge_days() -> float | None:
 
 
 def read_drill_settings(path: Path | None = None) -> DrillSettings:
-    """Return the settings in HOLDFAST_DRILL; empty ones when it is unset.
+    """Read the settings in HOLDFAST_DRILL; return empty ones when it is unset.
 
-    `path`: those of the run there, which is stopped and resumed by them only if it is the script's
-    first.
+    `path`: of the run. Only the script's first run is stopped and resumed by them.
 
     Raises:
-        UsageError: its value was not written by a drill.
+        UsageError: a drill did not write the value.
     """
     text, first = os.environ.get(DRILL), os.environ.get(RUN_DIR)
     if not text or (path is not None and first and path != Path(first).absolute()):

@@ -34,13 +34,12 @@ Deadline = datetime | timedelta | float
 
 
 class StopRequest(AbstractContextManager["StopRequest"]):
-    """While entered, turns the signals into a reason to stop; a second SIGINT leaves at once,
-    unless it comes within a second and is the second only.
+    """Handles stop signals while entered, and keeps the reason to stop until the next safe point.
 
-    SIGHUP, of a terminal that was closed, counts like SIGTERM, unless it is ignored (nohup) or the
-    script's own.
-
-    Only the main thread can take signals: elsewhere a run stops by its deadline alone.
+    A second SIGINT ends the process at once. One that follows within a second does not; a third
+    does. SIGHUP, of a terminal that was closed, counts like SIGTERM, unless it is ignored (nohup)
+    or the script handles it. Only the main thread can receive signals: elsewhere a run stops by its
+    deadline alone.
     """
 
     def __init__(self, deadline: Deadline | None = None) -> None:
@@ -110,7 +109,7 @@ class StopRequest(AbstractContextManager["StopRequest"]):
         self._answer = answer
 
     def receive_from_rank(self, reason: str) -> None:
-        """Act on a signal that another rank received as if it came here."""
+        """Handle a signal that another rank received as if this process had received it."""
         self.reason, self.at_s = self.reason or reason, self.at_s or time.time()
 
     def set_deadline(self, deadline_s: float | None, spare_s: Mapping[str, float]) -> None:
@@ -177,8 +176,8 @@ class Lifetime(msgspec.Struct):
 
 
 def _silence_streams(streams: Iterable[int]) -> None:
-    """Let what is written to a terminal that is gone disappear:
-    an error of it would end the step, and its save.
+    """Discard output to a terminal that was closed: an error of a write would end the step
+    and its save.
     """
     for number in streams:
         if not os.isatty(number):

@@ -31,8 +31,8 @@ class SubmissionEntry(NamedTuple):
 
 
 def current_entry() -> SubmissionEntry:
-    """Return the entry of this process, which is a batch job's."""
-    here, submitted = job(), job_leader.submission()
+    """Return the submission and command line of this process, if a batch job runs it."""
+    here, submitted = job(), job_leader.submission_directory()
     by = str(submitted) if submitted is not None else f"job {here.id if here is not None else ''}"
     # an argument that contains the job's own id, such as a log folder, counts as equal; a chain's
     # task has three ids
@@ -51,11 +51,11 @@ def current_entry() -> SubmissionEntry:
 
 
 def require_same_submission(root: Path, mine: SubmissionEntry, accepted: Collection[str]) -> None:
-    """Check that the last batch job in the run at `root` belongs to this submission, or had the
-    same arguments.
+    """Require that the last batch job of the run at `root` is of this submission or had the same
+    arguments.
 
     Raises:
-        UsageError: it does not. The supervisor is told not to try again.
+        UsageError: it is not. The supervisor is told not to try again.
     """
     events = (event for log in reversed(journal.logs(root)) for event in log.newest("entered"))
     require_same_entry(str(root), next(events, {}), mine, accepted)
@@ -89,7 +89,7 @@ def require_same_entry(
         "or go on with this one on purpose: "
         f'Run(..., accept={{"{ARGUMENTS}"}})'
     )
-    job_leader.tell_refused(line)
+    job_leader.report_refusal(line)
     raise UsageError(line)
 
 

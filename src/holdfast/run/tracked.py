@@ -84,8 +84,8 @@ class Tracked:
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
     def remember_objects(self) -> None:
-        """Note which objects stand in which places,
-        before anything is restored. A second block changes nothing.
+        """Remember which object each place holds, before the restore. A second block changes
+        nothing.
         """
         if self.places is not None:
             return
@@ -93,8 +93,8 @@ class Tracked:
         self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
 
     def rebound_objects(self) -> list[str]:
-        """Return the places that hold another object than at the beginning, while the first one is
-        still referenced elsewhere.
+        """Return the places that hold another object than at the beginning, if the first one
+        is still referenced.
         """
         return [] if self.places is None else self.places.left()
 
@@ -129,8 +129,8 @@ class Tracked:
                     generators.refill(each, stored[path])
 
     def nested_paths(self) -> list[str]:
-        """The paths of all such objects in containers.
-        One object in several containers has several paths.
+        """Return the paths of all self-restoring objects in containers. One object may have
+        several paths.
         """
         return [path for path, _ in self._own_objects() if "/" in path]
 
@@ -192,8 +192,8 @@ class Tracked:
         return known
 
     def capture_with_weights(self) -> CapturedState:
-        """Return the same, and which of its leaves are weights:
-        none where their numbers cannot be looked at.
+        """Return the state, and which of its leaves are weights: none if their numbers
+        cannot be checked.
         """
         known = self._capture_defaultdicts()
         state = self._capture_known(known)
@@ -285,13 +285,13 @@ class Tracked:
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
     def restore_reducers(self, seen: Mapping[str, Any]) -> None:
-        """Restore the same order in the reducers, before the state, on all ranks at once."""
+        """Restore the order of sums in DDP's reducers before the state, on all ranks at once."""
         self._cold = dict(seen)
         self.restore_late_reducers()
 
     def restore_late_reducers(self) -> None:
-        """Do the same for reducers created since then:
-        a script may wrap its model after the restore.
+        """Do the same for reducers that were created since: a script may wrap its model
+        after the restore.
         """
         for module in framework_modules() if self._cold else ():
             for name in module.Reducers(self.self_restoring_objects()).warm(self._cold):

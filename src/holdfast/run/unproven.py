@@ -51,8 +51,8 @@ def _file(path: Path) -> Path:
 
 
 class EpochEndSaves(msgspec.Struct):
-    """The saves that wait for the end of an epoch,
-    because no start is sure to go on from where they are due.
+    """Delays saves to the end of an epoch where a start from inside the epoch is not proven
+    exact.
     """
 
     _ranks: Ranks
@@ -65,8 +65,8 @@ class EpochEndSaves(msgspec.Struct):
     _told: set[str | tuple[str, str]] = set()
 
     def note_loader(self, name: str | None, unknown: Any) -> None:
-        """Note whether all ranks can resume in the middle of the loader `name`; None: inside an
-        epoch of the framework.
+        """Note whether all ranks can resume inside an epoch of the loader `name`; None: of the
+        framework.
 
         The first loader of a name decides. An untested framework is reported at once. A drilled run
         journals what its drill may prove.
@@ -99,16 +99,14 @@ class EpochEndSaves(msgspec.Struct):
             self.report_untested_framework(found)
 
     def note_save_begun(self) -> None:
-        """Note that a save has begun;
-        report a checkpoint from which perhaps no start can resume.
-        """
+        """Note that a save has begun; report a checkpoint from which a start may be refused."""
         self.since = None
         self.report_where_saved()
         self.report_mid_epoch_save()
 
     def reason_to_save(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
-        """Return why to save here, or None: `reason`,
-        unless the save has to wait, or has waited until now.
+        """Return why to save here: `reason`, or that a delayed save is due now; None: delay
+        it, or no save is due.
         """
         if at_end:
             return reason or (None if self.since is None else "due")
@@ -129,7 +127,7 @@ class EpochEndSaves(msgspec.Struct):
         return reason if self._is_short or now.step - self.since.step >= LEAST_STEPS else None
 
     def report_where_saved(self) -> None:
-        """Say, once for each loader, where this run is saved and what changes that."""
+        """Report, once for each loader, where this run saves and how to change that."""
         found = self._progress.unproven_here
         name = self._progress.position.current or ""
         lives = self._progress.unrestorable_part
@@ -185,7 +183,7 @@ class EpochEndSaves(msgspec.Struct):
         )
 
     def report_mid_epoch_save(self) -> None:
-        """Say, once, that a checkpoint in the middle of an epoch may need its reader's word."""
+        """Report, once, that a resume from a checkpoint inside an epoch may need `accept=`."""
         found = self._progress.unproven_here
         if not found or "" in self._told:
             return
@@ -222,7 +220,7 @@ class EpochEndSaves(msgspec.Struct):
         return bool(self._ranks.lead("a stop", encode_answer))
 
     def _last_attempt_saved_nothing(self, how: str) -> bool:
-        """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""
+        """Whether the last attempt ended this way without a save. Rank 0 knows."""
         before = next(reversed(self._reporter.attempt.earlier), None)
         ended = (
             before is not None and (before.last.get("event") if before.closed else "killed") == how

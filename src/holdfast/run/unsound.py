@@ -22,8 +22,8 @@ NOTHING_KNOWN = (
 
 
 def report_saved(store: Store, tell: Callable[..., None], name: str, found: Sequence[str]) -> None:
-    """Tell that the weights of a checkpoint that was just saved are not finite,
-    and those before were.
+    """Report that a saved checkpoint has weights that are not finite, if the one before had
+    finite ones.
     """
     tell(
         f"{_describe_not_finite(name, found)}; {_advice(store.index)}", kind="not_finite", name=name
@@ -31,7 +31,7 @@ def report_saved(store: Store, tell: Callable[..., None], name: str, found: Sequ
 
 
 def report_resumed(store: Store, tell: Callable[..., None], checkpoint: Checkpoint) -> None:
-    """Tell that the run goes on from weights that are not finite, if so."""
+    """Report if the run resumes from weights that are not finite."""
     found = checkpoint.head.not_finite
     if found:
         line = (

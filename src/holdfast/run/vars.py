@@ -86,7 +86,7 @@ class Vars:
         return self._plan(state, places)[0].misfits
 
     def given(self) -> Mapping[str, Any]:
-        """The caller's mapping of first values, while they are watched."""
+        """The caller's mapping of first values, as long as they are compared with the live ones."""
         return self._given
 
     def take_new(self) -> dict[str, Any]:

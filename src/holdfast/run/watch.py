@@ -29,7 +29,7 @@ COUNTS = sys.implementation.name == "cpython" and "t" not in sys.abiflags  # fre
 
 
 class LostValue(NamedTuple):
-    """A tracked value that only the run holds."""
+    """A tracked value to which only the run still has a reference."""
 
     kind: str  # "rebound", "generator_replaced"
     name: str
@@ -37,9 +37,7 @@ class LostValue(NamedTuple):
 
 
 class UnusedValueWatch:
-    """The tracked values that the script held when it entered the run.
-    Each one that it drops is reported once.
-    """
+    """Reports, once each, tracked values that the script has dropped since it entered the run."""
 
     def __init__(self, tracked: Tracked) -> None:
         variables = tracked.variables
@@ -98,8 +96,8 @@ class UnusedValueWatch:
         self._release_first_values()
 
     def _find_unused(self) -> Iterator[LostValue]:
-        """Return the trees, once, if none has changed so far: a step may only have accumulated
-        gradients.
+        """Yield the pytrees, once, if none of them has changed so far: a step may only have
+        accumulated gradients.
 
         If another tree has changed, an unchanged one is assumed to be intended, such as a teacher's
         weights.

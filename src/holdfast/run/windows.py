@@ -22,7 +22,7 @@ SWEEP = 4096  # edges after which rank 0 deletes announcements that all ranks ha
 
 
 class RankOrder(msgspec.Struct, frozen=True, array_like=True):
-    """What every rank does at one edge."""
+    """What every rank must do at one window edge."""
 
     points: int = 1  # from this edge to the next
     stop: str = ""  # the reason; empty: continue
@@ -92,15 +92,15 @@ class OrderWindows:
         return order
 
     def report_signal(self, reason: str) -> None:
-        """Report to rank 0, once, a signal that reached this rank."""
+        """Report to rank 0, once, a signal that this rank received."""
         if not self._wished:
             self._wished = True
             self._ranks.wish(reason)
 
     @property
     def order_delay_s(self) -> float:
-        """Seconds, at the present pace,
-        until an order can take effect that rank 0 has not announced yet.
+        """Seconds, at the current pace, until an order takes effect that rank 0 has not
+        announced yet.
         """
         return (self._edge - self.point + self._choose_window_length()) * self._point_s
 

@@ -103,7 +103,9 @@ msgspec.json.Decoder(VariableFacts)  # made here for the reason that `format` ha
 
 
 class VariableRecorder:
-    """One attempt's notes. `held`: the tracked objects by name."""
+    """Records the script's variables at the safe points of one attempt. `held`: tracked
+    objects by name.
+    """
 
     def __init__(self, held: Mapping[str, Any]) -> None:
         self._held = {id(value): name for name, value in held.items()}
@@ -126,8 +128,8 @@ class VariableRecorder:
         self._batches.append(_safe_comparison_text(batch, LARGEST_BYTES)[0])
 
     def record_changes(self, roots: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what changed since the last note, as an event's fields. `more`: values to note
-        under our own names.
+        """Return as an event's fields what changed since the last call. `more`: values to
+        record under our own names.
         """
         self.begun = True
         values, about = self._read_variables(roots, more)

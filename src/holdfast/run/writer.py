@@ -75,19 +75,19 @@ class SaveWriter:
         return self._outcome
 
     def wait_until_released(self) -> None:
-        """Return when the work has ended or has called `release_state`.
-        The outcome must still be fetched.
+        """Return when the work has ended or has called `release_state`. Its outcome must
+        still be fetched.
         """
         if self.in_flight:
             self._rested.wait()
 
     def release_state(self) -> None:
-        """Called by the work: from now on the loop may change the state."""
+        """Let the loop change the state from now on. The work calls this."""
         self._rested.set()
 
     def abandon(self) -> None:
-        """End the work at its next request to the disk.
-        Work that has made its last one completes.
+        """Stop the work before its next request to the disk. Work after its last request
+        completes.
         """
         self._unwanted = True
 

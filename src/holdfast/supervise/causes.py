@@ -103,8 +103,8 @@ _KIND = re.compile(r"([A-Za-z_][\w.]*)(: |$)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+)', re.MULTILINE)
 
 
-class Error(NamedTuple):
-    """An exception that ended a start; two that are equal but for the text count as the same."""
+class StartError(NamedTuple):
+    """The exception that ended a start. Two that differ in their text alone count as the same."""
 
     kind: str  # "ValueError"; "" if there was none, or it is not known
     place: str = ""  # "train.py:17"
@@ -113,33 +113,33 @@ class Error(NamedTuple):
     # the run handles it at the next start, for example sets a checkpoint aside
     may_mend: bool = False
 
-    def repeats(self, before: Error) -> bool:
-        """Whether the next start would fail with it as well."""
+    def would_repeat(self, before: StartError) -> bool:
+        """Whether the next start would fail with the same error."""
         same = (self.kind, self.place, self.step) == (before.kind, before.place, before.step)
         passing = _PASSING.search(self.kind) or _PASSING_TEXT.search(self.text)
         return bool(self.kind) and same and not self.may_mend and not passing
 
 
-class Evidence(NamedTuple):
-    """What is known about the end of a start that was neither done nor stopped."""
+class EndEvidence(NamedTuple):
+    """The evidence about the end of a start that neither finished nor stopped."""
 
     code: int  # in subprocess's notation
-    error: Error = Error("")
-    before: Error = Error("")  # of the start before, if that failed as well
+    error: StartError = StartError("")
+    before: StartError = StartError("")  # of the start before, if that failed as well
     memory_kills: int = 0  # by the kernel, in the command's cgroup, while it ran
     own_kills: int = 0  # those in the kernel's log that were processes of the command
     disk_is_full: bool = False
     gpu_is_broken: bool = False
 
 
-def cause(seen: Evidence) -> str:
+def find_cause(seen: EndEvidence) -> str:
     """Return why the start ended, in the words of `ACTIONS`."""
     error, killed = seen.error, seen.code in {-signal.SIGKILL, 128 + signal.SIGKILL}
     if (final := _FINAL.get(error.kind.rpartition(".")[2])) is not None:
         return final
     lost_one = killed or _KILLED.search(error.text)
     if seen.own_kills or (seen.memory_kills and lost_one) or _NO_MEMORY.search(error.text):
-        return REPEATS if error.repeats(seen.before) and not lost_one else MEMORY
+        return REPEATS if error.would_repeat(seen.before) and not lost_one else MEMORY
     unexplained = not error.kind and (seen.code >= 0 or seen.code == -signal.SIGBUS) and not killed
     if (seen.disk_is_full and unexplained) or _NO_SPACE.search(error.text):
         return DISK
@@ -148,22 +148,22 @@ def cause(seen: Evidence) -> str:
     if seen.gpu_is_broken or (_NODE.search(error.text) and not killed):
         return BAD_NODE
     if seen.code < 0:
-        return f"killed by {_name(-seen.code)}"
-    return REPEATS if error.repeats(seen.before) else "error"
+        return f"killed by {_signal_name(-seen.code)}"
+    return REPEATS if error.would_repeat(seen.before) else "error"
 
 
-def action(cause: str) -> Action:
+def action_for(cause: str) -> Action:
     """Return the action for a cause: "again", "back off" or "leave"."""
     return ACTIONS.get(cause, ("again", ""))[0]
 
 
 def wait_s(cause: str, number: int) -> float:
     """Return the wait before the next start after the `number`th failure in a row."""
-    first_s, second_s = FIRST_S[action(cause)]
+    first_s, second_s = FIRST_S[action_for(cause)]
     return first_s if number <= 1 else min(second_s * 2.0 ** min(number - 2, 30), MOST_S)
 
 
-def from_output(tail: str) -> Error:
+def parse_error(tail: str) -> StartError:
     """Return the exception at the end of a Python program's output;
     an empty one if it ends otherwise.
     """
@@ -173,20 +173,20 @@ def from_output(tail: str) -> Error:
     said = [*dropwhile(lambda line: line.startswith("  "), lines)]
     frames, kind = _FRAME.findall(trace), _KIND.match(said[0]) if said else None
     if not begin or not frames or not kind:
-        return Error("", text="\n".join(tail.splitlines()[-_LAST_LINES:])[-2000:])
+        return StartError("", text="\n".join(tail.splitlines()[-_LAST_LINES:])[-2000:])
     path, number = frames[-1]
     text = "\n".join(said).rstrip()
-    return Error(kind[1], f"{path}:{number}: {text}", text=text)
+    return StartError(kind[1], f"{path}:{number}: {text}", text=text)
 
 
-def breaks_the_gpu(tail: str) -> bool:
-    """Whether the output says that a GPU is broken or lost:
-    of several ranks only one knows, and says it early.
+def reports_broken_gpu(tail: str) -> bool:
+    """Whether the output reports a broken or lost GPU. Of several ranks only one may print
+    that, and early.
     """
     return _BROKEN_GPU.search(tail) is not None
 
 
-def table() -> list[str]:
+def causes_as_markdown() -> list[str]:
     """Return the table of causes and actions as lines of Markdown."""
     rows = [
         f"| {cause} | {act}: it {WORDS[act]} | {known} |" for cause, (act, known) in ACTIONS.items()
@@ -194,7 +194,7 @@ def table() -> list[str]:
     return ["| cause | what is done | how it is known |", "|---|---|---|", *rows]
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -8,44 +8,44 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import causes
-from .causes import Error, Evidence
-from .evidence import MemoryKills, is_full
-from .witness import Said
+from .causes import EndEvidence, StartError
+from .evidence import OutOfMemoryKills, is_disk_full
+from .witness import RunOutcome
 
 
-class Diagnosis:
-    """Begun before each start,
-    shown the command's processes while it runs, and asked after its end.
-    """
+class FailureDiagnosis:
+    """Collects evidence while the command runs, and names the cause after it has failed."""
 
     def __init__(self) -> None:
-        self._before = Error("")  # of the last start, if that failed
-        self._memory: MemoryKills | None = None
+        self._before = StartError("")  # of the last start, if that failed
+        self._memory: OutOfMemoryKills | None = None
 
-    def begin(self) -> None:
-        """Count from now on what the kernel kills."""
+    def start_counting(self) -> None:
+        """Count the processes that the kernel kills from now on."""
         self.close()
-        self._memory = MemoryKills()
+        self._memory = OutOfMemoryKills()
 
-    def look(self, pids: Sequence[int]) -> None:
-        """Note the processes that now belong to the command."""
+    def note_processes(self, pids: Sequence[int]) -> None:
+        """Note which processes now belong to the command."""
         if self._memory is not None:
-            self._memory.look(pids)
+            self._memory.note_processes(pids)
 
-    def cause(self, code: int, tail: str, said: Said, places: Sequence[Path]) -> str:
+    def find_cause(self, code: int, tail: str, said: RunOutcome, places: Sequence[Path]) -> str:
         """Return why a start failed. `places`: where it writes."""
-        kills, own = self._memory.found() if self._memory is not None else (0, 0)
-        error = said.error if said.error.kind else causes.from_output(tail)
+        kills, own = self._memory.count_kills() if self._memory is not None else (0, 0)
+        error = said.error if said.error.kind else causes.parse_error(tail)
         before, self._before = self._before, error
         full, broken = (
-            any(map(is_full, [Path(), *places])),
-            causes.breaks_the_gpu(f"{tail}\n{error.text}"),
+            any(map(is_disk_full, [Path(), *places])),
+            causes.reports_broken_gpu(f"{tail}\n{error.text}"),
         )
-        return causes.cause(Evidence(code, error, before, kills, own, full, broken))
+        return causes.find_cause(EndEvidence(code, error, before, kills, own, full, broken))
 
-    def forget(self) -> str:
-        """Forget the last error: the start after it did not fail. Return its cause: none."""
-        self._before = Error("")
+    def forget_error(self) -> str:
+        """Forget the last error, because the start after it did not fail. Return its cause:
+        none.
+        """
+        self._before = StartError("")
         return ""
 
     def close(self) -> None:

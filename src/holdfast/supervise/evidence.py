@@ -17,34 +17,35 @@ _RECORD = 8192  # /dev/kmsg gives one record a read
 _VICTIM = re.compile(r"Killed process (\d+) \(")
 
 
-class MemoryKills:
-    """Counts the processes that the kernel kills for want of memory, from now on."""
+class OutOfMemoryKills:
+    """Counts the processes that the kernel kills for lack of memory, from now on."""
 
     def __init__(self) -> None:
         self._counts: dict[Path, tuple[int, int]] = {}  # the file -> its count at first, and now
         self._pids: set[int] = set()
         self._log = _open_log()
-        self.look([os.getpid()])
+        self.note_processes([os.getpid()])
         self._pids.clear()
 
-    def look(self, pids: Iterable[int]) -> None:
+    def note_processes(self, pids: Iterable[int]) -> None:
         """Note the cgroups of these processes of the command, and the processes themselves."""
         for pid in pids:
             self._pids.add(pid)
-            for file in _files(pid):
-                self._counts.setdefault(file, 2 * (_count(file),))
+            for file in _memory_event_files_of(pid):
+                self._counts.setdefault(file, 2 * (_read_kill_count(file),))
 
-    def found(self) -> tuple[int, int]:
+    def count_kills(self) -> tuple[int, int]:
         """Return the kills in the command's cgroups, and those of them that the kernel's log says
         were its processes.
 
         The count of a cgroup that is gone is the last one that was seen.
         """
         self._counts = {
-            file: (first, max(_count(file), now)) for file, (first, now) in self._counts.items()
+            file: (first, max(_read_kill_count(file), now))
+            for file, (first, now) in self._counts.items()
         }
         kills = max((now - first for first, now in self._counts.values()), default=0)
-        return kills, len(self._pids & set(_victims(self._log)))
+        return kills, len(self._pids & set(_killed_processes(self._log)))
 
     def close(self) -> None:
         """Close the kernel's log."""
@@ -53,10 +54,10 @@ class MemoryKills:
             self._log = None
 
 
-def is_full(path: Path) -> bool:
-    """Whether the file system has no space, or no file, left for this user.
+def is_disk_full(path: Path) -> bool:
+    """Whether the file system has no space, or no inode, left for this user.
 
-    Some have no number of blocks, as /proc. Nobody writes to one that can only be read.
+    Some file systems report no size, as /proc. A read-only one never counts as full.
     """
     try:
         facts = os.statvfs(path)
@@ -69,13 +70,13 @@ def is_full(path: Path) -> bool:
     )
 
 
-def memory_files(cgroups: str, mounts: str) -> list[Path]:
+def memory_event_files(cgroups: str, mounts: str) -> list[Path]:
     """Return the files that count a process's kills,
     from the texts of its /proc cgroup and mountinfo. Pure.
     """
     found = []
     for line in mounts.splitlines():
-        fields, _, (kind, _, options) = _halves(line)
+        fields, _, (kind, _, options) = _parse_mount_line(line)
         if kind not in {"cgroup", "cgroup2"} or (
             kind == "cgroup" and "memory" not in options.split(",")
         ):
@@ -91,25 +92,25 @@ def memory_files(cgroups: str, mounts: str) -> list[Path]:
     return found
 
 
-def memory() -> tuple[int, int]:
-    """Return the free and the whole memory in bytes: the machine's, or of the cgroup around us
-    with the least free.
+def free_and_total_memory() -> tuple[int, int]:
+    """Return the free and the total memory in bytes: of the machine, or of the enclosing
+    cgroup with the least free.
     """
-    facts = _numbers(Path("/proc/meminfo"))
+    facts = _read_numbers(Path("/proc/meminfo"))
     found = [(facts.get("MemAvailable:", 0) << 10, facts.get("MemTotal:", 0) << 10)]
-    for file in _files(os.getpid()):
+    for file in _memory_event_files_of(os.getpid()):
         for place in file.parents:
-            limit, used = _limit(place)
+            limit, used = _limit_and_use(place)
             if limit is not None and limit < found[0][1]:
                 found.append((limit - used, limit))
     return min(found)
 
 
-def _limit(cgroup: Path) -> tuple[int | None, int]:
+def _limit_and_use(cgroup: Path) -> tuple[int | None, int]:
     """Return a cgroup's limit, if it has one,
     and its use; reclaimable page cache does not count.
     """
-    facts = _numbers(cgroup / "memory.stat")
+    facts = _read_numbers(cgroup / "memory.stat")
     forgotten = facts.get("total_inactive_file", facts.get("inactive_file", 0))
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -120,28 +121,28 @@ def _limit(cgroup: Path) -> tuple[int | None, int]:
     return None, 0
 
 
-def _numbers(file: Path) -> dict[str, int]:
+def _read_numbers(file: Path) -> dict[str, int]:
     with suppress(OSError):
         lines = (line.split() for line in file.read_text().splitlines())
         return {line[0]: int(line[1]) for line in lines if len(line) > 1 and line[1].isdecimal()}
     return {}
 
 
-def _halves(line: str) -> tuple[list[str], str, tuple[str, str, str]]:
+def _parse_mount_line(line: str) -> tuple[list[str], str, tuple[str, str, str]]:
     left, mark, right = line.partition(" - ")
     kind, source, options = (right.split() + 3 * [""])[:3]
     return left.split(), mark, (kind, source, options)
 
 
-def _files(pid: int) -> list[Path]:
+def _memory_event_files_of(pid: int) -> list[Path]:
     with suppress(OSError):
-        return memory_files(
+        return memory_event_files(
             Path(f"/proc/{pid}/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()
         )
     return []
 
 
-def _count(file: Path) -> int:
+def _read_kill_count(file: Path) -> int:
     with suppress(OSError, ValueError):
         found = re.search(r"^oom_kill (\d+)$", file.read_text(), re.MULTILINE)
         return int(found[1]) if found else 0
@@ -157,7 +158,7 @@ def _open_log() -> int | None:
     return None
 
 
-def _victims(log: int | None) -> list[int]:
+def _killed_processes(log: int | None) -> list[int]:
     """Return the processes that the kernel has killed since the last call,
     by their number on this machine.
     """

@@ -23,8 +23,8 @@ LOOK_S, LEAST_LOOK_S = 5.0, 0.1
 SLACK_S = 1.0  # so late a look may be and still count in full
 
 
-class Look(NamedTuple):
-    """What one look found at one place: a rank of the run, the output, or a file."""
+class Observation(NamedTuple):
+    """The state of one observed thing: a rank of the run, the output, or a file."""
 
     place: Hashable
     beats: int  # grows with each sign of life
@@ -34,8 +34,8 @@ class Look(NamedTuple):
     excused: bool = False  # its time does not count: a debugger holds it
 
 
-class Phase(NamedTuple):
-    """How a phase is judged."""
+class PhaseRule(NamedTuple):
+    """The limits by which a phase counts as hung."""
 
     floor: float = RARE  # times the floor of all
     after: str = ""  # COMPILED times the slowest of this phase is allowed
@@ -45,7 +45,7 @@ class Phase(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """A place that shows no sign of life for longer than its limit."""
+    """A place without a sign of life for longer than its limit."""
 
     place: Hashable
     phase: str
@@ -54,7 +54,7 @@ class Hang(NamedTuple):
 
 
 @dataclass
-class _Stay:
+class _SilentTime:
     """How long a place has shown no sign of life."""
 
     beats: int
@@ -64,32 +64,32 @@ class _Stay:
 
 
 @dataclass
-class Judge:
-    """Looks at all places in turn.
-    The knowledge about phases is kept over restarts of the command.
+class HangJudge:
+    """Decides which places hang. What it learned about phases stays over restarts of the
+    command.
     """
 
-    phases: dict[str, Phase]
+    phases: dict[str, PhaseRule]
     after_s: float | None = None  # the user's limit
     slowest_s: dict[str, float] = field(default_factory=dict)  # by phase
     known: Counter[str] = field(default_factory=Counter)  # so many of each phase were measured
-    _stays: dict[Hashable, _Stay] = field(default_factory=dict)
+    _stays: dict[Hashable, _SilentTime] = field(default_factory=dict)
     _here: Counter[str] = field(default_factory=Counter)  # phases of this start that have ended
     _looked_s: float | None = None
 
     @property
-    def look_s(self) -> float:
-        """Seconds between two looks."""
+    def interval_s(self) -> float:
+        """Seconds between two observations."""
         return min(LOOK_S, max(LEAST_LOOK_S, (self.after_s or FLOOR_S) / 20))
 
-    def begin(self) -> None:
-        """The command is started anew."""
+    def reset_places(self) -> None:
+        """Forget the places, because the command is started anew."""
         self._stays.clear()
         self._here.clear()
         self._looked_s = None
 
     def limit_s(self, phase: str) -> float | None:
-        """Return how long a phase may last; None: for ever."""
+        """Return how long a phase may last; None: without limit."""
         kind, slow_s = self.phases[phase], TIMES * self.slowest_s.get(phase, 0.0)
         begins = self._here[phase] < kind.least
         if not kind.judged or (begins and kind.silent and self.after_s is None):
@@ -104,33 +104,35 @@ class Judge:
             floor_s, slow_s * (WIDER if few else 1), COMPILED * self.slowest_s.get(kind.after, 0.0)
         )
 
-    def look(self, now_s: float, looks: Sequence[Look]) -> list[Hang]:
-        """Return the places that hang, each once until it shows a sign of life again."""
+    def find_hangs(self, now_s: float, looks: Sequence[Observation]) -> list[Hang]:
+        """Return the places that hang. Each is returned once until it shows a sign of life
+        again.
+        """
         since_s = 0.0 if self._looked_s is None else now_s - self._looked_s
         self._looked_s = now_s
-        counted_s = min(since_s, self.look_s + SLACK_S)
+        counted_s = min(since_s, self.interval_s + SLACK_S)
         whole = counted_s == since_s
         for gone in self._stays.keys() - {look.place for look in looks}:
             del self._stays[gone]
         return [
             hang
             for look in looks
-            if (hang := self._judge(look, counted_s, whole=whole)) is not None
+            if (hang := self._judge_place(look, counted_s, whole=whole)) is not None
         ]
 
-    def stuck_s(self, place: Hashable) -> float:
+    def silent_s(self, place: Hashable) -> float:
         """Return for how long a place has shown no sign of life."""
         return self._stays[place].seconds if place in self._stays else 0.0
 
-    def goes_on(self, place: Hashable) -> bool:
-        """Whether a place that was told to hang has shown a sign of life since, or is gone."""
+    def has_recovered(self, place: Hashable) -> bool:
+        """Whether a place that was reported to hang has shown a sign of life since, or is gone."""
         return place not in self._stays or not self._stays[place].told
 
-    def _judge(self, look: Look, counted_s: float, *, whole: bool) -> Hang | None:
+    def _judge_place(self, look: Observation, counted_s: float, *, whole: bool) -> Hang | None:
         stay = self._stays.get(look.place)
         if stay is None or stay.beats != look.beats:
-            self._take(look, stay, counted_s, whole=whole)
-            self._stays[look.place] = _Stay(look.beats, broken=look.excused)
+            self._learn_durations(look, stay, counted_s, whole=whole)
+            self._stays[look.place] = _SilentTime(look.beats, broken=look.excused)
             return None
         if look.excused or not whole:
             stay.broken = True
@@ -141,8 +143,10 @@ class Judge:
         stay.told = True
         return Hang(look.place, look.phase, stay.seconds, limit_s)
 
-    def _take(self, look: Look, stay: _Stay | None, counted_s: float, *, whole: bool) -> None:
-        """Learn from the phases that have ended."""
+    def _learn_durations(
+        self, look: Observation, stay: _SilentTime | None, counted_s: float, *, whole: bool
+    ) -> None:
+        """Learn the durations of the phases that have ended."""
         known = [] if stay is None else [(look.phase, stay.seconds + counted_s)]
         ended = known if look.ended is None else [*look.ended]
         if stay is not None and stay.broken:

@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import journal
 from ..cluster import bad_nodes, job_leader, other, slurm
 from ..cluster.bad_nodes import Death, Exclusion
-from ..cluster.cause import Heard, cause
+from ..cluster.cause import StopNotice, find_cause
 from ..cluster.requeue import Requeue
 from ..errors import ClusterError
 from ..job import Job
@@ -26,8 +26,8 @@ ASKED_S = 60.0  # between two queries to the scheduler
 
 
 @dataclass
-class JobEnd:
-    """The supervisor's job: whether it is ending, and how it is requeued at the very end."""
+class JobEnding:
+    """Decides when the supervisor's job must end, and requeues it at the very end."""
 
     job: Job | None
     place: SupervisorDirectory
@@ -39,13 +39,13 @@ class JobEnd:
 
     def __post_init__(self) -> None:
         if self.job is not None and (
-            job_leader.supervisor() is not None or not job_leader.speaks(self.job)
+            job_leader.supervisor_directory() is not None or not job_leader.is_job_leader(self.job)
         ):
             self.job = None  # another process acts for the job
 
-    def is_in_vain(self) -> bool:
-        """Whether this job has done its work, and Slurm has started it once more because it was
-        preempted before.
+    def is_already_done(self) -> bool:
+        """Whether this job has done its work, and Slurm started it again because it was preempted
+        before.
 
         Source: Slurm 24.05 and later, after a preemption with a grace (docs/cluster.md).
         """
@@ -76,30 +76,38 @@ class JobEnd:
             return False
         self._asked_s = time.monotonic()
         try:
-            why = cause(Heard("SIGTERM", time.time()), self.job.restart_count, slurm.seen(self.job))
+            why = find_cause(
+                StopNotice("SIGTERM", time.time()),
+                self.job.restart_count,
+                slurm.job_status(self.job),
+            )
         except ClusterError:
             return False
         return why != "unclear"
 
     def is_on_bad_node(self) -> bool:
-        """Whether starts before this one were lost with this very node,
-        and the job can do without it.
-        """
-        node, events = bad_nodes.here(self._movable), self._events()
-        died = bad_nodes.deaths(events)
-        return node in bad_nodes.excluded(died, time.time()) and self._leaves(node, events, died)
+        """Whether earlier starts were lost on this node, and the job can run without it."""
+        node, events = bad_nodes.node_of_job(self._movable_job), self._journal_events()
+        died = bad_nodes.deaths_in_journal(events)
+        return node in bad_nodes.nodes_to_exclude(died, time.time()) and self._can_avoid_node(
+            node, events, died
+        )
 
-    def died(self, tail: str) -> tuple[str, int]:
-        """Return the node at fault for the death of a start, and `CommandAttempt.node_deaths`."""
-        node, events, now_s = bad_nodes.at_fault(self.job, tail), self._events(), time.time()
-        if not node or self._movable is None:
+    def find_node_at_fault(self, tail: str) -> tuple[str, int]:
+        """Return the node that caused the death of a start, and `CommandAttempt.node_deaths`."""
+        node, events, now_s = (
+            bad_nodes.find_node_at_fault(self.job, tail),
+            self._journal_events(),
+            time.time(),
+        )
+        if not node or self._movable_job is None:
             return node, 0
-        died = [*bad_nodes.deaths(events), Death(node, now_s)]
+        died = [*bad_nodes.deaths_in_journal(events), Death(node, now_s)]
         lately = sum(each.node == node and each.at_s >= now_s - bad_nodes.WITHIN_S for each in died)
-        return node, lately if lately == 1 or self._leaves(node, events, died) else 0
+        return node, lately if lately == 1 or self._can_avoid_node(node, events, died) else 0
 
     @property
-    def _movable(self) -> Job | None:
+    def _movable_job(self) -> Job | None:
         """The job, if it can go on elsewhere."""
         return (
             self.job
@@ -107,14 +115,19 @@ class JobEnd:
             else None
         )
 
-    def _leaves(self, node: str, events: Sequence[journal.Event], died: Sequence[Death]) -> bool:
-        """Whether the next start can be kept from the node; if not, say why."""
+    def _can_avoid_node(
+        self, node: str, events: Sequence[journal.Event], died: Sequence[Death]
+    ) -> bool:
+        """Whether the next start can avoid the node; if not, report why."""
         found, why = self._exclusion_after(events, died)
         if found is not None and node not in found.until_s:
             why = "it is required, or too few others are left, or too many seem bad"
-        elif self.job is not None and bad_nodes.ours(events, self.job.id)[node] >= bad_nodes.TRIES:
+        elif (
+            self.job is not None
+            and bad_nodes.count_own_exclusions(events, self.job.id)[node] >= bad_nodes.TRIES
+        ):
             why = "the job came back to it"
-        elif self.place.count("requeued") >= self.limit:
+        elif self.place.count_events("requeued") >= self.limit:
             why = "it was requeued too often"
         if why:
             warn(f"two starts have died on {node} by its own fault, but the job stays there: {why}")
@@ -124,17 +137,20 @@ class JobEnd:
         self, events: Sequence[journal.Event], died: Sequence[Death]
     ) -> tuple[Exclusion | None, str]:
         """Return the nodes to exclude in Slurm, if any; or why they are not known."""
-        job, now_s = self._movable, time.time()
-        if job is None or not (bad_nodes.ours(events, job.id) or bad_nodes.excluded(died, now_s)):
+        job, now_s = self._movable_job, time.time()
+        if job is None or not (
+            bad_nodes.count_own_exclusions(events, job.id)
+            or bad_nodes.nodes_to_exclude(died, now_s)
+        ):
             return None, ""
         try:
-            return bad_nodes.exclusion(job, events, died, now_s), ""
+            return bad_nodes.plan_exclusion(job, events, died, now_s), ""
         except ClusterError as error:
             return None, str(error)
 
-    def _events(self) -> list[journal.Event]:
+    def _journal_events(self) -> list[journal.Event]:
         with suppress(OSError):
-            return journal.read(self.place.journal) if self._movable is not None else []
+            return journal.read(self.place.journal) if self._movable_job is not None else []
         return []
 
     def continue_job(self, signals: SignalInbox, what: str, places: Sequence[Path]) -> str | None:
@@ -145,37 +161,41 @@ class JobEnd:
             return None
         script = job_leader.script_of(self.place.path)
         if self.chain and self.job.task is not None:
-            if _goes_on(self.job.task):
+            if _has_next_task(self.job.task):
                 # this task has done its part: 75 would be a failed job, with a mail about it
                 self.exit_code = 0
                 return f"job {self.job.id}: the next task of the array goes on"
             again = (
-                f"type: {job_leader.again(self.place.path)}"
+                f"type: {job_leader.resubmit_command(self.place.path)}"
                 if script is not None
                 else "submit it again"
             )
             return f"job {self.job.id}: it was the last task of the array; to go on, {again}"
         if not self.requeue:
-            todo = f". To go on, type: {job_leader.again(self.place.path)}" if script else ""
+            todo = (
+                f". To go on, type: {job_leader.resubmit_command(self.place.path)}"
+                if script
+                else ""
+            )
             return f"job {self.job.id} is not requeued: --no-requeue{todo}"
         signals.close()
-        events = self._events()
+        events = self._journal_events()
         carried = Requeue(
             self.job,
-            Heard(what, signals.told_unix_s or time.time()),
+            StopNotice(what, signals.told_unix_s or time.time()),
             self.place.record,
-            self.place.count("requeued"),
+            self.place.count_events("requeued"),
             places,
             self.limit,
             script,
-            self._exclusion_after(events, bad_nodes.deaths(events))[0],
+            self._exclusion_after(events, bad_nodes.deaths_in_journal(events))[0],
         ).continue_job()
         if carried.how == "by its rule":
             self.exit_code = other.exit_code(self.job, what)
         return carried.line
 
 
-def _goes_on(task: str) -> bool:
+def _has_next_task(task: str) -> bool:
     """Whether another task follows in the chain.
     Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
     """

@@ -43,7 +43,7 @@ class CommandAttempt(NamedTuple):
     node_deaths: int = 0
 
 
-class Next(NamedTuple):
+class NextStep(NamedTuple):
     """The next step: what, why, and after which wait."""
 
     do: Literal["done", "leave", "again", "retry", "fail"]
@@ -51,7 +51,9 @@ class Next(NamedTuple):
     wait_s: float = 0.0
 
 
-def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10) -> Next:
+def decide_next_step(
+    attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int = 10
+) -> NextStep:
     """Return what follows after the last of `attempts`, which are all of this supervisor.
 
     `retries` crashes are retried between two gains of progress. `no_progress` attempts in a row may
@@ -62,59 +64,61 @@ def judge(attempts: Sequence[CommandAttempt], retries: int = 0, no_progress: int
     """
     last = attempts[-1]
     if last.verdict == "done":
-        return Next("done")
+        return NextStep("done")
     if last.refused:
-        return Next("fail", "its run belongs to another submission")
+        return NextStep("fail", "its run belongs to another submission")
     if last.told is not None and last.failed and last.code >= 0:
-        return Next("fail", "while it was told to stop")
+        return NextStep("fail", "while it was told to stop")
     if last.told is not None:
-        return Next("leave", f"told to stop by {last.told}")
+        return NextStep("leave", f"told to stop by {last.told}")
     if last.hung:
-        return _after_a_hang(attempts)
+        return _next_after_hang(attempts)
     if last.verdict == "damaged":
-        return Next("again", "it could not go on from its checkpoint")
-    without_gain = _without_gain(attempts)
-    fruitless = sum(not _is_blameless(each) for each in without_gain)
+        return NextStep("again", "it could not go on from its checkpoint")
+    without_gain = _attempts_without_progress(attempts)
+    fruitless = sum(not _has_outside_cause(each) for each in without_gain)
     if fruitless >= no_progress:
-        return Next("fail", f"{counted(fruitless, 'attempt')} in a row got no further")
+        return NextStep("fail", f"{counted(fruitless, 'attempt')} in a row got no further")
     if last.verdict == "stopped":
         if last.reason in FINAL or last.late:
-            return Next("leave", last.reason if last.reason in FINAL else LATE)
+            return NextStep("leave", last.reason if last.reason in FINAL else LATE)
         if last.held:
-            return Next("leave", HELD)
+            return NextStep("leave", HELD)
         # whatever the cause, never restart in a tight loop
-        return Next("again", _why_again(last), _growing(AGAIN_S, len(without_gain) - 1))
+        return NextStep(
+            "again", _restart_reason(last), _growing_wait_s(AGAIN_S, len(without_gain) - 1)
+        )
     if last.node_deaths > 1:
-        return Next("leave", BAD_NODE)
+        return NextStep("leave", BAD_NODE)
     if last.behind and not (last.held or last.late):
-        return Next("again", f"it goes on from {last.behind}", AGAIN_S)
-    crashes = _crashes(attempts)
+        return NextStep("again", f"it goes on from {last.behind}", AGAIN_S)
+    crashes = _count_crashes(attempts)
     if last.node_deaths and crashes <= max(retries, 1) and not (last.held or last.late):
-        return Next("again", "its node may be at fault", causes.wait_s(last.cause, 1))
-    if causes.action(last.cause) == "leave":
-        return Next("fail", f"{last.cause}: another start would end like this one")
+        return NextStep("again", "its node may be at fault", causes.wait_s(last.cause, 1))
+    if causes.action_for(last.cause) == "leave":
+        return NextStep("fail", f"{last.cause}: another start would end like this one")
     if crashes > retries:
-        return Next("fail", f"no retry left of {retries}" if retries else "")
+        return NextStep("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
-        return Next("fail", "held, so it is not tried again")
-    return Next("retry", f"retry {crashes} of {retries}", causes.wait_s(last.cause, crashes))
+        return NextStep("fail", "held, so it is not tried again")
+    return NextStep("retry", f"retry {crashes} of {retries}", causes.wait_s(last.cause, crashes))
 
 
-def _after_a_hang(attempts: Sequence[CommandAttempt]) -> Next:
+def _next_after_hang(attempts: Sequence[CommandAttempt]) -> NextStep:
     """Start it once more; not if it hangs at the same step again."""
     last = attempts[-1]
     if sum(each.hung == last.hung for each in attempts) > 1:
-        return Next("fail", f"it hung twice at {last.hung}")
+        return NextStep("fail", f"it hung twice at {last.hung}")
     if last.held or last.late:
-        return Next("leave", HELD if last.held else LATE)
-    return Next("again", f"it hung at {last.hung}", AGAIN_S)
+        return NextStep("leave", HELD if last.held else LATE)
+    return NextStep("again", f"it hung at {last.hung}", AGAIN_S)
 
 
-def was_leaving(
+def was_interrupted_at_exit(
     code: int, told: str | None, told_unix_s: float, event: str, event_unix_s: float
 ) -> bool:
-    """Whether Ctrl-C only hit Python while it was exiting: `event`, the last in the journal,
-    reports the run's end.
+    """Whether Ctrl-C interrupted only Python's exit: `event`, the journal's last one, is the
+    run's end.
     """
     interrupted = told == "SIGINT" and code in {-signal.SIGINT, 128 + signal.SIGINT}
     return interrupted and event == "end" and told_unix_s <= event_unix_s + LEAVING_S
@@ -129,7 +133,7 @@ def exit_code(last: CommandAttempt, *, resumable: bool) -> int:
     return last.code if last.code >= 0 else 128 - last.code
 
 
-def _why_again(last: CommandAttempt) -> str:
+def _restart_reason(last: CommandAttempt) -> str:
     if last.lacks:
         return f"`finished` does not hold: {last.lacks}"
     return (
@@ -139,7 +143,7 @@ def _why_again(last: CommandAttempt) -> str:
     )
 
 
-def describe(code: int) -> str:
+def describe_exit_code(code: int) -> str:
     """Return an exit code as text: "exit 3", "killed by SIGSEGV"."""
     if code >= 0:
         return f"exit {code}"
@@ -149,30 +153,30 @@ def describe(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def how(attempt: CommandAttempt) -> str:
+def describe_attempt(attempt: CommandAttempt) -> str:
     """Return in words how an attempt ended."""
     cause = f" ({attempt.cause})" if attempt.cause in _SHOWN else ""
     lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
-    return describe(attempt.code) + cause + lacks
+    return describe_exit_code(attempt.code) + cause + lacks
 
 
-def _growing(first_s: float, times: int) -> float:
+def _growing_wait_s(first_s: float, times: int) -> float:
     return min(first_s * 2.0 ** min(times, 30), causes.MOST_S) if times >= 0 else 0.0
 
 
-def _got_further(attempt: CommandAttempt) -> bool:
+def _made_progress(attempt: CommandAttempt) -> bool:
     return attempt.progressed if attempt.progressed is not None else attempt.took_s >= QUICK_S
 
 
-def _without_gain(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
+def _attempts_without_progress(attempts: Sequence[CommandAttempt]) -> list[CommandAttempt]:
     """Return the attempts at the end that made no progress,
     without those that had an outside cause.
     """
-    return list(takewhile(lambda each: not _got_further(each), reversed(attempts)))
+    return list(takewhile(lambda each: not _made_progress(each), reversed(attempts)))
 
 
-def _is_blameless(attempt: CommandAttempt) -> bool:
-    """Whether the attempt ended by a signal or a lost node, which is not the command's fault."""
+def _has_outside_cause(attempt: CommandAttempt) -> bool:
+    """Whether a signal or a lost node ended the attempt, and not the command itself."""
     return (
         attempt.code < 0
         or bool(attempt.told)
@@ -181,7 +185,7 @@ def _is_blameless(attempt: CommandAttempt) -> bool:
     )
 
 
-def _crashes(attempts: Sequence[CommandAttempt]) -> int:
+def _count_crashes(attempts: Sequence[CommandAttempt]) -> int:
     """Return the number of crashes since the command last made progress, including this one."""
     count = 0
     for attempt in reversed(attempts):

@@ -13,7 +13,7 @@ from pathlib import Path
 from .. import journal, scan
 from ..apps.program import Program
 from ..apps.program import ProgramCheckpoint as Written
-from ..apps.take import FileState, looks, take
+from ..apps.take import FileState, copy_if_unchanged, file_states
 from ..children import processes
 from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
@@ -35,12 +35,12 @@ UNSETTLED_S = 30.0  # warn if new files have not settled for so long
 HELD_S = 60.0  # a file that a process holds open for writing has settled when unchanged for so long
 
 
-class _Moving(Exception):
+class _ChangedDuringCopy(Exception):
     """The program changed a file while it was copied."""
 
 
 class ProgramStore:
-    """The store of one program's checkpoints, owned by a supervisor."""
+    """A supervisor's store of one program's checkpoints."""
 
     def __init__(self, root: Path, program: Program) -> None:
         self.store = Store(root, keep=KEEP)
@@ -48,7 +48,7 @@ class ProgramStore:
         self._program = program
         self._told_of: int | None = None  # the errno of a disk that fails, told once
         self._told = False  # whether we warned that files never settle
-        self.begin()
+        self.forget_earlier_files()
 
     def newest_valid(self) -> Checkpoint | None:
         """Return the newest checkpoint whose every byte is as it was committed; None if there never
@@ -61,10 +61,10 @@ class ProgramStore:
         """
         for checkpoint in reversed(self.store.checkpoints()):
             with suppress(NotFound):
-                problem = _problem(checkpoint)
+                problem = _find_damage(checkpoint)
                 if problem is None:
                     return checkpoint
-                self.set_aside(checkpoint, "damaged", problem)
+                self.quarantine(checkpoint, "damaged", problem)
         aside = [path.name for path in scan.glob(self.store.root, "quarantine/step-*")]
         aside = [name for name in aside if not name.endswith(f"-{LEFT_WORD}")]
         if aside:
@@ -82,7 +82,7 @@ class ProgramStore:
             )
         return None
 
-    def set_aside(self, checkpoint: Checkpoint, word: str, why: str) -> None:
+    def quarantine(self, checkpoint: Checkpoint, word: str, why: str) -> None:
         """Move it to quarantine/, and report that."""
         path = self.store.quarantine(checkpoint, word)
         attempt = self.store.claim()
@@ -90,7 +90,7 @@ class ProgramStore:
         attempt.flush(sync=True)
         warn(f"{checkpoint.path.name} {why}; it is now {path}")
 
-    def begin(self) -> None:
+    def forget_earlier_files(self) -> None:
         """Forget the files of earlier starts; called before a start."""
         self._seen: dict[Path, FileState] = {}
         self._since_s = 0.0  # when it was first seen in this state
@@ -100,14 +100,14 @@ class ProgramStore:
         self.look_s = LOOK_S  # until the next look is due
         self.committed = 0
 
-    def look(self, pids: Callable[[], Sequence[int]]) -> int | None:
-        """Commit the program's new files if they have settled; return the step, or None if nothing
-        was committed.
+    def commit_settled(self, pids: Callable[[], Sequence[int]]) -> int | None:
+        """Commit the program's new files if they no longer change; return the step, or None if
+        nothing was committed.
 
         `pids` returns the processes that may still write them.
         """
         self.look_s = LOOK_S
-        found, now = self._fresh()
+        found, now = self._uncommitted_files()
         if found is None:
             return None
         if found.settle_s is not None:
@@ -120,27 +120,28 @@ class ProgramStore:
         if not self._has_settled(found) and (
             found.settle_s is not None or self._restless < RESTLESS
         ):
-            self._tell_if_never(found)
+            self._warn_if_never_settled(found)
             return None
-        if time.monotonic() - self._since_s < HELD_S and processes.writes(pids(), found.files):
+        if time.monotonic() - self._since_s < HELD_S and processes.any_writes(pids(), found.files):
             self._new_s = None
             return None
         return self._commit_if_it_fits(found, now)
 
-    def last(self, *, orderly: bool) -> int | None:
-        """As `look`, after the program has ended. After a crash the newest checkpoint may be
-        incomplete.
+    def commit_last(self, *, orderly: bool) -> int | None:
+        """Commit the newest files after the program has ended; return the step, or None.
+
+        Unless the end was `orderly`, the newest checkpoint may be incomplete.
 
         Raises:
             StoreError: it could not be committed.
         """
-        found, now = self._fresh()
+        found, now = self._uncommitted_files()
         if found is None:
             return None
         settled = found.whole or (now == self._seen and self._has_settled(found))
         return self._commit(found, now) if orderly or settled else None
 
-    def take_over(self, left: Written) -> int | None:
+    def commit_left_file(self, left: Written) -> int | None:
         """Commit the one file that an earlier start has left; return the step, or None if the store
         has it already.
 
@@ -154,24 +155,24 @@ class ProgramStore:
                 "perhaps not all of them: they are not used"
             )
             return None
-        return self._commit(left, looks(left.files), LEFT)
+        return self._commit(left, file_states(left.files), LEFT)
 
-    def adopt(self, found: Written) -> None:
-        """Commit the files with which the program would begin by itself, so that a start that fails
-        costs nothing.
+    def commit_initial_files(self, found: Written) -> None:
+        """Commit the files from which the program would resume by itself: a failed start could
+        overwrite them.
 
         Raises:
             UsageError: another process is writing them.
         """
-        if self._commit(found, looks(found.files)) is None:
+        if self._commit(found, file_states(found.files)) is None:
             names = ", ".join(sorted(path.name for path in found.files)[:3])
             raise UsageError(
                 f"{names}: another process is writing there; stop it first. Nothing was started"
             )
-        self.begin()
+        self.forget_earlier_files()
 
-    def last_words(self) -> str:
-        """Return the end of a sentence: which checkpoint is kept."""
+    def describe_kept(self) -> str:
+        """Return the end of a sentence that says which checkpoint is kept."""
         steps = [each.step for each in self.store.checkpoints()]
         if not steps:
             return "; none of its checkpoint files was seen, so nothing was kept"
@@ -181,19 +182,19 @@ class ProgramStore:
         with suppress(StoreError):  # the closing line is not essential
             self.store.close()
 
-    def _fresh(self) -> tuple[Written | None, dict[Path, FileState]]:
+    def _uncommitted_files(self) -> tuple[Written | None, dict[Path, FileState]]:
         """Return the program's files that are not committed,
         and the state of each; (None, ...) if there are none.
         """
         found = self._program.checkpoint()
-        now = looks(found.files) if found is not None else {}
+        now = file_states(found.files) if found is not None else {}
         return (found, now) if now and now != self._done else (None, {})
 
     def _has_settled(self, found: Written) -> bool:
         settle_s = LOOK_S if found.settle_s is None else found.settle_s
         return time.monotonic() - self._since_s >= settle_s
 
-    def _tell_if_never(self, found: Written) -> None:
+    def _warn_if_never_settled(self, found: Written) -> None:
         now_s = time.monotonic()
         self._new_s = now_s if self._new_s is None else self._new_s
         if (
@@ -228,16 +229,16 @@ class ProgramStore:
         """Commit the files and return their step; None if the program was still writing."""
         newest = next((each.step for each in reversed(self.store.checkpoints())), -1)
         step = found.step if found.step is not None and found.step > newest else newest + 1
-        if newest < 0 or self._done or not _same(found, self.store.latest()):
+        if newest < 0 or self._done or not _has_same_bytes(found, self.store.latest()):
             began_s = time.monotonic()
             try:
                 with (
                     self.store.directory(step=step, note=note) as path,
                     self.store.claim().acting("keep a checkpoint"),
                 ):
-                    if not take(found, path) or looks(found.files) != now:
-                        raise _Moving
-            except _Moving:
+                    if not copy_if_unchanged(found, path) or file_states(found.files) != now:
+                        raise _ChangedDuringCopy
+            except _ChangedDuringCopy:
                 self._seen = {}
                 return None
             attempt = self.store.claim()
@@ -257,9 +258,9 @@ class ProgramStore:
         return step
 
 
-def cut_short(path: Path) -> float | None:
-    """Return when the last start in the supervisor's journal `path` began,
-    if the journal holds no end of it.
+def begin_of_unended_start(path: Path) -> float | None:
+    """Return when the last start in the supervisor's journal `path` began, if the journal
+    has no end of it.
     """
     with suppress(OSError):
         last = next(
@@ -271,14 +272,14 @@ def cut_short(path: Path) -> float | None:
     return None
 
 
-def _problem(checkpoint: Checkpoint) -> str | None:
+def _find_damage(checkpoint: Checkpoint) -> str | None:
     try:
         return next((str(problem) for problem in checkpoint.problems()), None)
     except Damaged as error:
         return str(error)
 
 
-def _same(found: Written, checkpoint: Checkpoint) -> bool:
+def _has_same_bytes(found: Written, checkpoint: Checkpoint) -> bool:
     """Whether the files contain exactly the bytes of the checkpoint."""
     theirs = {
         (

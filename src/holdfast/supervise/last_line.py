@@ -14,9 +14,9 @@ from .judge import CommandAttempt
 from .keep import ProgramStore
 
 
-def last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
-    """Return how far the command came, after which starts. `supervisor`: the journal of ours."""
-    words = kept.last_words() if kept is not None else ""
+def format_last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
+    """Return how far the command came, and after how many starts. `supervisor`: our journal."""
+    words = kept.describe_kept() if kept is not None else ""
     found: list[starts.Start] = []
     with suppress(OSError):  # without the journals the line is shorter
         events = journal.read(supervisor)
@@ -29,7 +29,9 @@ def last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> 
     return f"done{at} after {starts.summary(found)}{words}" if found else f"done{words}"
 
 
-def parting(attempts: Sequence[CommandAttempt], reason: str, code: int, held: Path | None) -> str:
+def format_stop_message(
+    attempts: Sequence[CommandAttempt], reason: str, code: int, held: Path | None
+) -> str:
     """Return the message on how the command stopped and what to do.
     `held`: the directory that is on hold.
     """
@@ -37,8 +39,8 @@ def parting(attempts: Sequence[CommandAttempt], reason: str, code: int, held: Pa
         return f"stopped by {reason} before it was started; run me again"
     last = attempts[-1]
     if code != RUN_ME_AGAIN:
-        return f"stopped by {reason}: {judge.describe(last.code)}"
+        return f"stopped by {reason}: {judge.describe_exit_code(last.code)}"
     if reason == judge.HELD:
         return f"stopped, and on hold: `holdfast release {held}`, then run me again"
-    otherwise = "" if last.verdict == "stopped" else f" ({judge.describe(last.code)})"
+    otherwise = "" if last.verdict == "stopped" else f" ({judge.describe_exit_code(last.code)})"
     return f"stopped by {reason}{otherwise}; run me again"

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..cluster.job_leader import SCRIPT
-from .place import JOURNAL, living
+from .place import JOURNAL, supervisors_maybe_alive
 
 UNSUBMITTED_S = 3600.0  # the age at which an empty script was left by a submission that was killed
 
 
-def find(directory: Path) -> list[Path]:
-    """Return the files of supervisors that have ended or are proven dead,
-    and of a submission that never was one.
+def find_leftovers(directory: Path) -> list[Path]:
+    """Return the files of supervisors that have ended or are proven dead, and of unfinished
+    submissions.
     """
-    alive = {str(begin.get("supervisor")) for begin in living(directory / JOURNAL)}
+    alive = {str(begin.get("supervisor")) for begin in supervisors_maybe_alive(directory / JOURNAL)}
     signs = [path for word in ("alive-", "leave-") for path in scan.glob(directory, f"{word}*")]
     left = [
         path
@@ -26,7 +26,7 @@ def find(directory: Path) -> list[Path]:
     left += [
         path
         for path in scan.glob(directory, ".*.new")
-        if is_theirs(directory) and disk.is_abandoned(path)
+        if was_used_by_supervisor(directory) and disk.is_abandoned(path)
     ]
     script = directory / SCRIPT
     if (
@@ -41,6 +41,6 @@ def find(directory: Path) -> list[Path]:
     return sorted(left)
 
 
-def is_theirs(directory: Path) -> bool:
+def was_used_by_supervisor(directory: Path) -> bool:
     """Whether a supervisor or a submission has used this directory."""
     return scan.is_file(directory / JOURNAL) or scan.is_file(directory / SCRIPT)

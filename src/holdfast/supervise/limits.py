@@ -17,9 +17,9 @@ LATE_S = 90.0  # Slurm checks limits twice a minute: SIGTERM may come so long af
 LEAD_S = 60.0
 
 
-class Time:
-    """When the command must stop, and when it is killed.
-    Monotonic seconds, unless a name says otherwise.
+class TimeLimits:
+    """When the command must stop, and when it is killed. Monotonic seconds, unless a name
+    says otherwise.
     """
 
     def __init__(self, job: Job | None, grace_s: float | None, lead_s: float | None) -> None:
@@ -28,7 +28,7 @@ class Time:
         self.watch = JobWatch(job)
         self.save_s = 0.0  # how long the next save may take; 0 if unknown
 
-    def left_s(self) -> float | None:
+    def time_left_s(self) -> float | None:
         """Seconds until the job's time is up; None: no end is known."""
         return None if self.watch.end_s is None else self.watch.end_s - time.time()
 
@@ -38,12 +38,12 @@ class Time:
         """
         if self._lead_option_s is not None:
             return self._lead_option_s
-        self._longest_s = max(self._longest_s, self.left_s() or 0.0)
+        self._longest_s = max(self._longest_s, self.time_left_s() or 0.0)
         return min(LEAD_S, self._longest_s / 4) if self._longest_s else LEAD_S
 
     def stop_due_s(self) -> float | None:
-        """Return when the command must be told to stop if no other process does so; None: never."""
-        left_s = self.left_s()
+        """Return when to tell the command to stop if no other process does so; None: never."""
+        left_s = self.time_left_s()
         need_s = SAVE_MARGIN * self.save_s + LEAVE_S if self.save_s else 0.0
         return None if left_s is None else time.monotonic() + left_s - max(self.lead_s(), need_s)
 
@@ -56,22 +56,22 @@ class Time:
         wait_s = self.watch.kill_wait_s if self.watch.kill_wait_s is not None else KILL_WAIT_S
         return max(wait_s - LAST_ACT_S, wait_s / 2)
 
-    def patience_ends_s(self, signals: SignalInbox) -> float:
+    def kill_at_s(self, signals: SignalInbox) -> float:
         """Return when the command is killed.
         If it received several signals, the shortest grace time counts.
         """
-        told = [self._until_s(number, heard_s) for number, heard_s in signals.told_s.items()]
-        by_deadline_s = self._until_s(
+        told = [self._grace_end_s(number, heard_s) for number, heard_s in signals.told_s.items()]
+        by_deadline_s = self._grace_end_s(
             signal.SIGUSR1, time.monotonic() + signals.told_unix_s - time.time()
         )
         return min(told, default=by_deadline_s)
 
-    def _until_s(self, number: int, heard_s: float) -> float:
+    def _grace_end_s(self, number: int, heard_s: float) -> float:
         """Return when the grace time of a signal ends.
 
         A notice leaves time until the job's end. SIGTERM comes then, and its grace time decides.
         """
-        left_s = self.left_s()
+        left_s = self.time_left_s()
         if (
             self._grace_option_s is None
             and left_s is not None

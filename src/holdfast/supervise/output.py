@@ -19,17 +19,17 @@ _PIECE = select.PIPE_BUF  # a writable pipe accepts so many bytes without blocki
 
 
 class _File:
-    """A plain file behind one of our descriptors; later bytes in it are the command's."""
+    """A plain file behind one of our descriptors. Bytes after its current end are the command's."""
 
     def __init__(self, number: int) -> None:
         self._path = f"/proc/self/fd/{number}"
         self._start = 0
-        self.begin()
+        self.mark_begin()
 
-    def begin(self) -> None:
+    def mark_begin(self) -> None:
         self._start = os.stat(self._path).st_size
 
-    def volume(self) -> int:
+    def bytes_written(self) -> int:
         return os.stat(self._path).st_size
 
     def tail(self) -> bytes:
@@ -43,7 +43,7 @@ class _File:
 
 
 class _Pipe:
-    """A pipe of our own in front of one of our caller's."""
+    """A pipe that passes the command's output on to our caller's pipe."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -54,11 +54,11 @@ class _Pipe:
         self._tail = bytearray()
         self.open = True
 
-    def interest(self) -> tuple[int, int]:
-        """Return the events to wait for: never read more than our reader has accepted."""
+    def poll_events(self) -> tuple[int, int]:
+        """Return the events to wait for. No more is read than our reader has accepted."""
         return (self.number, select.POLLOUT) if self._waiting else (self.source, select.POLLIN)
 
-    def move(self) -> None:
+    def move_piece(self) -> None:
         """Move one piece, in whichever direction is possible; do nothing if nothing can be read."""
         if self._waiting:
             piece, self._waiting = self._waiting[:_PIECE], self._waiting[_PIECE:]
@@ -80,28 +80,28 @@ class _Pipe:
             self.open = False
             os.close(self.source)
 
-    def volume(self) -> int:
+    def bytes_written(self) -> int:
         return self._moved
 
     @property
-    def unread(self) -> bool:
+    def is_reader_blocked(self) -> bool:
         """Whether our reader does not take what the command has written."""
-        return self.open and bool(self._waiting) and not accepts(self.number)
+        return self.open and bool(self._waiting) and not is_writable_now(self.number)
 
     def tail(self) -> bytes:
         return bytes(self._tail)
 
 
-def accepts(number: int) -> bool:
+def is_writable_now(number: int) -> bool:
     """Whether a line can be written to a descriptor without waiting for a reader."""
     poller = select.poll()
     poller.register(number, select.POLLOUT)
     return bool(poller.poll(0))
 
 
-def fill_gaps() -> None:
-    """Open /dev/null for 0, 1 and 2 if the caller has closed them;
-    otherwise our next pipe would get that number.
+def open_closed_descriptors() -> None:
+    """Open /dev/null for 0, 1 and 2 if they are closed: otherwise our next pipe would get
+    that number.
     """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -116,47 +116,50 @@ class Output:
         # not readable from the background
         stdin = os.open(os.devnull, os.O_RDONLY) if os.isatty(0) else None
         self.streams = Streams(
-            stdin, self._prepare(1), self._prepare(2), os.isatty(1) or os.isatty(2)
+            stdin,
+            self._prepare_descriptor(1),
+            self._prepare_descriptor(2),
+            os.isatty(1) or os.isatty(2),
         )
-        self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.pipes))
+        self.streams = self.streams._replace(sources=tuple(pipe.source for pipe in self.open_pipes))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.started()
-        for pipe in self.pipes:
+        self.close_child_ends()
+        for pipe in self.open_pipes:
             pipe.close()
 
-    def started(self) -> None:
+    def close_child_ends(self) -> None:
         """Close our copies of the command's ends, once it has them."""
         self.streams.close(sources=False)
         self.streams = Streams(None, None, None)
 
-    def begin(self) -> None:
+    def mark_begin(self) -> None:
         """Count only output from now on as the command's."""
         for each in self._behind.values():
             if isinstance(each, _File):
-                each.begin()
+                each.mark_begin()
 
     @property
-    def pipes(self) -> list[_Pipe]:
+    def open_pipes(self) -> list[_Pipe]:
         """The pipes that are still open."""
         return [each for each in self._behind.values() if isinstance(each, _Pipe) and each.open]
 
     @property
-    def volume(self) -> int | None:
+    def bytes_written(self) -> int | None:
         """Return a number that grows with the output; None if none of it can be seen."""
-        return sum(each.volume() for each in self._behind.values()) if self._behind else None
+        return sum(each.bytes_written() for each in self._behind.values()) if self._behind else None
 
     @property
-    def unread(self) -> bool:
+    def is_reader_blocked(self) -> bool:
         """Whether the command cannot write, because our reader does not read."""
-        return any(pipe.unread for pipe in self.pipes)
+        return any(pipe.is_reader_blocked for pipe in self.open_pipes)
 
-    def drop_what_nobody_reads(self) -> bool:
+    def discard_unread(self) -> bool:
         """Discard output to a full pipe from now on; return whether there is one."""
-        full = [number for number in (1, 2) if not accepts(number)]
+        full = [number for number in (1, 2) if not is_writable_now(number)]
         for number in full:
             nothing = disk.nowhere()
             os.dup2(nothing, number)
@@ -169,18 +172,18 @@ class Output:
         return "".join(each.tail().decode(errors="replace") for each in self._behind.values())
 
     @property
-    def elsewhere(self) -> str:
+    def tail_not_on_stderr(self) -> str:
         """As `tail`, without output sent to our own stderr; the user already sees it there."""
-        ours = _place(2)
+        ours = _file_identity(2)
         return "".join(
             each.tail().decode(errors="replace") for at, each in self._behind.items() if at != ours
         )
 
-    def _prepare(self, number: int) -> int | None:
+    def _prepare_descriptor(self, number: int) -> int | None:
         """Return the descriptor that replaces ours in the command;
         None: the command inherits ours.
         """
-        place = _place(number)
+        place = _file_identity(number)
         if place is not None and place not in self._behind:
             mode = os.fstat(number).st_mode
             if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -191,7 +194,7 @@ class Output:
         return behind.sink if isinstance(behind, _Pipe) else None
 
 
-def _place(number: int) -> tuple[int, int] | None:
+def _file_identity(number: int) -> tuple[int, int] | None:
     """Return an identity of the file, pipe or terminal;
     None: our caller has closed the descriptor.
     """

@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import disk, journal, modes, owner, scan
 from ..cluster import chain, script
-from ..cluster.chain import Earlier
+from ..cluster.chain import EarlierOwner
 from ..errors import NoSpace, UsageError
 from ..job import Job, job
 from ..journal import CLOSING, Event
@@ -47,35 +47,35 @@ class SupervisorDirectory:
         self._id = uuid.uuid4().hex[:12]
         self._waiting: list[Event] = []
         self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
-        self.beat()  # before the line that a later start looks for
+        self.give_sign_of_life()  # before the line that a later start looks for
         self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
 
-    def beat(self) -> bool:
-        """Give a sign of life now and then; return whether a later start of this job wants this one
+    def give_sign_of_life(self) -> bool:
+        """Write a sign of life now and then; return whether a later start of this job asks this one
         to leave.
 
         Slurm starts a job again whose node it has lost, also if the node itself still works.
         """
         if time.monotonic() >= self._beat_s + BEAT_S:
-            self._sign()
-        asked = self._is_asked()
+            self._write_sign()
+        asked = self._is_asked_to_leave()
         if asked and not self._asked:  # we may have slept on a clock that slept, too
             self._asked = True
-            self._sign()
-            self._is_asked()
+            self._write_sign()
+            self._is_asked_to_leave()
         return asked
 
-    def _sign(self) -> None:
+    def _write_sign(self) -> None:
         self._beat_s, self._beats = time.monotonic(), self._beats + 1
         with suppress(OSError):  # without space or permission no later start can write either
-            disk.replace_with(_sign(self.path, self._id), [str(self._beats).encode()])
+            disk.replace_with(_sign_path(self.path, self._id), [str(self._beats).encode()])
 
-    def _is_asked(self) -> bool:
+    def _is_asked_to_leave(self) -> bool:
         """Whether to leave; asked after our sign:
         either we see the later start's request, or it sees our sign.
         """
         try:
-            said = _leave(self.path, self._id).read_bytes()
+            said = _leave_path(self.path, self._id).read_bytes()
         except OSError:
             return self.lost
         self.lost = self.lost or said == TAKEN
@@ -102,13 +102,13 @@ class SupervisorDirectory:
     def close(self, event: str, /, **facts: Any) -> None:
         """Write the closing line."""
         self.record(event, supervisor=self._id, **facts)
-        for file in (_sign(self.path, self._id), _leave(self.path, self._id)):
+        for file in (_sign_path(self.path, self._id), _leave_path(self.path, self._id)):
             with suppress(OSError):
                 disk.remove_file(file)
         if self._waiting:
             warn(f"{self.journal}: not written, at its end: {counted(len(self._waiting), 'line')}")
 
-    def count(self, event: str) -> int:
+    def count_events(self, event: str) -> int:
         """Return the number of such events in the journal,
         including those of earlier supervisors.
         """
@@ -116,14 +116,14 @@ class SupervisorDirectory:
             return sum(each["event"] == event for each in journal.read(self.journal))
         return 0
 
-    def others(self) -> list[Event]:
+    def earlier_supervisors(self) -> list[Event]:
         """Return earlier supervisors of this directory that wrote no closing line and may be
         alive.
         """
-        return living(self.journal, before=self._id)
+        return supervisors_maybe_alive(self.journal, before=self._id)
 
 
-def enter(
+def enter_directory(
     path: Path | None,
     name: str,
     root: Path,
@@ -143,11 +143,11 @@ def enter(
     names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
     first = path or root / name
     for chosen in [path] if path is not None else (root / each for each in names):
-        if path is None and living(chosen / JOURNAL):
+        if path is None and supervisors_maybe_alive(chosen / JOURNAL):
             continue
-        outlast(chosen.absolute(), told)
-        place = _enter(chosen.absolute(), begin)
-        others = place.others()
+        wait_for_earlier_starts(chosen.absolute(), told)
+        place = _enter_path(chosen.absolute(), begin)
+        others = place.earlier_supervisors()
         if not others:
             if chosen != first:
                 say(
@@ -165,7 +165,7 @@ def enter(
     )
 
 
-def outlast(path: Path, told: Callable[[], object]) -> None:
+def wait_for_earlier_starts(path: Path, told: Callable[[], object]) -> None:
     """Ask earlier starts of this job to leave `path`, and wait until they have, or until `told` is
     true.
 
@@ -174,74 +174,77 @@ def outlast(path: Path, told: Callable[[], object]) -> None:
     the same files as ours would.
     """
     here = job()
-    for begin in _open(path / JOURNAL):
+    for begin in _unclosed_supervisors(path / JOURNAL):
         facts = begin.get("owner") or {}
         over = chain.job_is_over(facts, here)
         if (over or owner.precedes(facts)) and not _is_proven_gone(begin):
-            _wait_for(path, begin, told)
+            _wait_for_start(path, begin, told)
         if over and not told():
-            _close(path / JOURNAL, begin)
+            _close_journal(path / JOURNAL, begin)
 
 
-def _wait_for(path: Path, begin: Event, told: Callable[[], object]) -> None:
+def _wait_for_start(path: Path, begin: Event, told: Callable[[], object]) -> None:
     name, seen, since_s = str(begin.get("supervisor")), b"", 0.0
-    if not scan.exists(_sign(path, name)):  # it could not write any
+    if not scan.exists(_sign_path(path, name)):  # it could not write any
         return
     with suppress(OSError):
-        disk.replace_with(_leave(path, name), [])
+        disk.replace_with(_leave_path(path, name), [])
     who = owner.describe(begin.get("owner") or {})
     say(
         f"{path}: an earlier start of this job may still "
         f"be at work ({who}): waits until it has left"
     )
-    while not told() and any(str(each.get("supervisor")) == name for each in _open(path / JOURNAL)):
-        if (sign := _content(_sign(path, name))) != seen:
+    while not told() and any(
+        str(each.get("supervisor")) == name for each in _unclosed_supervisors(path / JOURNAL)
+    ):
+        if (sign := _read_content(_sign_path(path, name))) != seen:
             seen, since_s = sign, time.monotonic()
-        elif time.monotonic() > since_s + SILENT_S and _take(path, name, seen):
+        elif time.monotonic() > since_s + SILENT_S and _take_over_silent(path, name, seen):
             say(f"{path}: no sign of life of it for {SILENT_S:.0f} s: goes on")
             return
         time.sleep(LOOK_S)
 
 
-def _take(path: Path, supervisor: str, seen: bytes) -> bool:
-    """Tell an earlier start that it is waited for no longer; return whether it still gives no sign
-    of life.
+def _take_over_silent(path: Path, supervisor: str, seen: bytes) -> bool:
+    """Tell an earlier start that it has been replaced; return whether it still gives no sign of
+    life.
 
-    One that wakes looks for this after its first sign, and ends at once without another byte.
+    If it wakes up, it looks for this after its first sign, and exits at once without writing
+    another byte.
     """
-    leave = _leave(path, supervisor)
+    leave = _leave_path(path, supervisor)
     with suppress(OSError):
         disk.replace_with(leave, [TAKEN])
-    if _content(_sign(path, supervisor)) == seen:
+    if _read_content(_sign_path(path, supervisor)) == seen:
         return True
     with suppress(OSError):
         disk.replace_with(leave, [])
     return False
 
 
-def _sign(path: Path, supervisor: str) -> Path:
+def _sign_path(path: Path, supervisor: str) -> Path:
     return path / f"alive-{supervisor}"
 
 
-def _leave(path: Path, supervisor: str) -> Path:
+def _leave_path(path: Path, supervisor: str) -> Path:
     return path / f"leave-{supervisor}"
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
         return b""
 
 
-def living(path: Path, before: str | None = None) -> list[Event]:
+def supervisors_maybe_alive(path: Path, before: str | None = None) -> list[Event]:
     """Return the first lines of supervisors that may be alive;
     if `before` is given, only of those before it.
     """
-    return [begin for begin in _open(path, before) if not _is_gone(begin)]
+    return [begin for begin in _unclosed_supervisors(path, before) if not _is_gone(begin)]
 
 
-def _open(path: Path, before: str | None = None) -> list[Event]:
+def _unclosed_supervisors(path: Path, before: str | None = None) -> list[Event]:
     """Return the first lines of supervisors without a closing line."""
     begun: dict[str, Event] = {}
     try:
@@ -259,7 +262,7 @@ def _open(path: Path, before: str | None = None) -> list[Event]:
     return [*begun.values()]
 
 
-def cwd() -> Path:
+def working_directory() -> Path:
     """Return the working directory.
 
     Raises:
@@ -271,24 +274,24 @@ def cwd() -> Path:
         raise UsageError("the working directory has been removed; nothing was started") from error
 
 
-def name_of(command: Sequence[str]) -> str:
+def directory_name_for(command: Sequence[str]) -> str:
     """Return a name for the command. Within a job it contains the job's id, so that jobs do not
     share a directory.
     """
-    here, name = job(), script.name(command).strip(".") or "job"
+    here, name = job(), script.name_for_command(command).strip(".") or "job"
     return f"{name}-{here.id}" if here else name
 
 
-def called(command: Sequence[str]) -> str:
+def command_label(command: Sequence[str]) -> str:
     """Return the command's name for messages:
     the script or program as given, without its interpreter.
     """
-    name = script.name(command)
+    name = script.name_for_command(command)
     words = (word for word in command if not word.startswith("-"))
-    return next((word for word in words if script.name([word]) == name), command[0])
+    return next((word for word in words if script.name_for_command([word]) == name), command[0])
 
 
-def _enter(path: Path, begin: Event) -> SupervisorDirectory:
+def _enter_path(path: Path, begin: Event) -> SupervisorDirectory:
     try:
         disk.make_dirs(path)
         # a private run makes that file private, and so all later files
@@ -316,19 +319,19 @@ def _is_proven_gone(begin: Event) -> bool:
     return owner.proven_gone(begin.get("owner") or {}, lambda: float(begin.get("time") or 0.0))
 
 
-def await_turn(directory: Path, here: Job | None) -> None:
+def wait_for_earlier_tasks(directory: Path, here: Job | None) -> None:
     """Wait until the supervisors of earlier tasks of this array have ended in `directory`."""
     path = directory / JOURNAL
-    chain.await_turn(
+    chain.wait_for_earlier_tasks(
         directory,
         lambda: [
-            Earlier(begin.get("owner") or {}, partial(_close, path, begin))
-            for begin in living(path)
+            EarlierOwner(begin.get("owner") or {}, partial(_close_journal, path, begin))
+            for begin in supervisors_maybe_alive(path)
         ],
         here,
     )
 
 
-def _close(path: Path, begin: Event) -> None:
+def _close_journal(path: Path, begin: Event) -> None:
     facts = {"supervisor": begin.get("supervisor"), "why": chain.OVER}
     journal.append(path, [{"event": "failed", "time": time.time(), **facts}], sync=True)

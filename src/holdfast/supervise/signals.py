@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Self
 
 from ..children.child import SIGNALS
-from ..children.warden import adopt
+from ..children.warden import adopt_orphans
 
 # These mean "stop". SIGHUP (terminal closed) is passed on as SIGTERM, which more programs handle.
 STOPS = {signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP}
@@ -19,8 +19,8 @@ IGNORED = {signal.SIGHUP, signal.SIGINT}
 
 
 class SignalInbox:
-    """While entered, receives the signals of `SIGNALS`, except those that the caller's shell has
-    set to be ignored.
+    """Receives the signals of `SIGNALS` while entered, except those that the caller's shell
+    ignores.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class SignalInbox:
                 signal.signal(number, lambda *_: None)
         # ends a wait: what has happened meanwhile is looked at first
         signal.signal(signal.SIGCONT, lambda *_: None)
-        adopt(orphans=True)
+        adopt_orphans(orphans=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()  # this process is about to end with a known exit code
-        adopt(orphans=False)
+        adopt_orphans(orphans=False)
         signal.set_wakeup_fd(self._before)
         os.close(self._source)
         os.close(self._sink)
@@ -66,10 +66,10 @@ class SignalInbox:
                 self.insists = True
             if number in STOPS:
                 self.told_s.setdefault(number, time.monotonic())
-                self.tell(signal.Signals(number).name)
+                self.request_stop(signal.Signals(number).name)
         return numbers
 
-    def hear(self) -> str | None:
+    def stop_reasons(self) -> str | None:
         """Return the reasons to stop that this process has received so far."""
         self.received()
         return self.told
@@ -83,7 +83,7 @@ class SignalInbox:
         for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
 
-    def tell(self, reason: str) -> None:
+    def request_stop(self, reason: str) -> None:
         """Note that the command must stop. Only the first reason is kept."""
         if self.told is None:
             self.told, self.told_unix_s = reason, time.time()

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .. import disk, owner
 from ..children import processes, steps
-from ..children.warden import send
+from ..children.warden import send_signal
 from ..provenance import redact
 
 ANSWER_S, QUIET_S = 1.0, 0.05  # for one process's stacks to come, and to be whole
@@ -31,7 +31,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/|<frozen|/lib/python\d")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 
 
-class Stacks:
+class StackMemory:
     """Memory into which runs write their stacks."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Stacks:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def take(self, pids: Sequence[int], signals: Mapping[int, int]) -> dict[int, str]:
+    def collect_stacks(self, pids: Sequence[int], signals: Mapping[int, int]) -> dict[int, str]:
         """Return the stacks of these processes, each after its parent.
 
         `signals`: on which each slot's process writes its own. A fork of it has the same.
@@ -59,23 +59,31 @@ class Stacks:
             number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent(pid), 0)
             if (
                 time.monotonic() < until
-                and not processes.stopped(pid)
-                and not processes.traced(pid)
+                and not processes.is_stopped(pid)
+                and not processes.is_traced(pid)
             ):
-                answers = number and self._answers(pid, number)
-                text = self._ask(pid, number) if answers else _py_spy(pid, until - time.monotonic())
-            command = " ".join(redact(processes.command(pid)))
-            gpu = ON_GPU if processes.maps(pid, "/dev/nvidia") else ""
-            found[pid] = "\n".join(filter(None, [command, gpu, text.strip(), processes.shown(pid)]))
+                answers = number and self._can_write_stacks(pid, number)
+                text = (
+                    self._request_stack(pid, number)
+                    if answers
+                    else _run_py_spy(pid, until - time.monotonic())
+                )
+            command = " ".join(redact(processes.command_line(pid)))
+            gpu = ON_GPU if processes.has_mapped(pid, "/dev/nvidia") else ""
+            found[pid] = "\n".join(
+                filter(None, [command, gpu, text.strip(), processes.describe_process(pid)])
+            )
         return found
 
-    def _answers(self, pid: int, number: int) -> bool:
+    def _can_write_stacks(self, pid: int, number: int) -> bool:
         """Whether the process is a run or a fork of one, and catches the signal."""
-        return processes.maps(pid, steps.MEMORY) and processes.catch([pid], number)
+        return processes.has_mapped(pid, steps.MEMORY) and processes.any_catches_signal(
+            [pid], number
+        )
 
-    def _ask(self, pid: int, number: int) -> str:
+    def _request_stack(self, pid: int, number: int) -> str:
         disk.empty_shared(self._descriptor)
-        send([pid], number)
+        send_signal([pid], number)
         until, size, since = time.monotonic() + ANSWER_S, 0, time.monotonic()
         while time.monotonic() < until and not (size and time.monotonic() > since + QUIET_S):
             time.sleep(0.01)
@@ -85,12 +93,12 @@ class Stacks:
         return os.pread(self._descriptor, size, 0).decode(errors="replace")
 
 
-def _py_spy(pid: int, limit_s: float) -> str:
+def _run_py_spy(pid: int, limit_s: float) -> str:
     """Return what py-spy prints of a Python process;
     "" if there is no py-spy, or it may not look.
     """
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=sysconfig.get_path("scripts"))
-    if tool is None or "python" not in processes.program(pid):
+    if tool is None or "python" not in processes.program_path(pid):
         return ""
     with suppress(OSError, subprocess.TimeoutExpired):
         words = [tool, "dump", "--nonblocking", "--pid", str(pid)]
@@ -106,7 +114,7 @@ def _py_spy(pid: int, limit_s: float) -> str:
     return ""
 
 
-def place(text: str) -> str:
+def innermost_user_line(text: str) -> str:
     """Return the innermost line of the user's own code in the last thread of these stacks,
     which is the main one.
     """
@@ -121,7 +129,7 @@ def place(text: str) -> str:
     return f"{os.path.basename(found['file'])}, line {found['line']}" if found else ""
 
 
-def waits_for_others(text: str) -> bool | None:
+def is_in_collective(text: str) -> bool | None:
     """Whether the main thread is in a collective, or in the backward pass, which holds DDP's; None:
     it does not show.
 

@@ -25,7 +25,7 @@ from ..errors import HoldfastError, UsageError
 from ..legible import UNREADABLE
 from ..run.alive import IMPORTS_VARIABLE
 from ..terminal import say
-from .evidence import memory
+from .evidence import free_and_total_memory
 from .output import Output
 
 IMPORTS = "imports.json"  # in the supervisor's directory
@@ -41,23 +41,23 @@ _PROBE = (
 _FLAGS = re.compile(r"-[uOBbvqd]+$")
 
 
-class Ready(NamedTuple):
-    """A start whose imports are done."""
+class ReadyStart(NamedTuple):
+    """A start of the command whose imports are done."""
 
     output: Output
     child: Child
 
 
-class _Waiting(NamedTuple):
-    ready: Ready
+class _StandbyProcess(NamedTuple):
+    ready: ReadyStart
     link: socket.socket
 
 
-class _Imported(msgspec.Struct):
+class _ImportList(msgspec.Struct):
     pid: int
 
 
-_IMPORTED = msgspec.json.Decoder(_Imported)  # made here for the reason that `format` has
+_IMPORTED = msgspec.json.Decoder(_ImportList)  # made here for the reason that `format` has
 
 
 def require_script(command: Sequence[str], *, keeps: bool) -> None:
@@ -77,11 +77,13 @@ def require_script(command: Sequence[str], *, keeps: bool) -> None:
 
 
 class Standby:
-    """At most one process that waits. `name`: how messages call the command."""
+    """Keeps at most one process that has done the script's imports. `name`: of the command
+    in messages.
+    """
 
     def __init__(self, directory: Path, name: str, note: Callable[..., None]) -> None:
         self._file, self._name, self._note = directory / IMPORTS, name, note
-        self._waiting: _Waiting | None = None
+        self._waiting: _StandbyProcess | None = None
         self._heard = b""
         self._size = 0  # bytes, once its imports are done
         self._parted = False  # it has closed its end
@@ -89,30 +91,39 @@ class Standby:
         self._told_short = False
         self._obeyed = False  # a standby of this command has found its orders
 
-    def wanted(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def environment_for_import_list(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment in which the command says what it imports."""
         return {**environment, IMPORTS_VARIABLE: str(self._file)}
 
-    def look(self, pid: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def start_or_discard(
+        self, pid: int, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         """Start the standby once the command `pid` trains; discard it when memory is short."""
         if self._waiting is None:
-            if self._for is None and self._imported_by() == pid and not self._is_short(_size(pid)):
+            if (
+                self._for is None
+                and self._importing_process() == pid
+                and not self._is_memory_short(_memory_size(pid))
+            ):
                 self._for = ([*command], {**environment})
-                self._start_if_it_may()
+                self._start_if_possible()
             return
-        alive = self._hear()
+        alive = self._read_answers()
         if self._parted:
             self._discard(
-                self._refusal() or ("another program took its place" if alive else "it has ended")
+                self._parse_refusal()
+                or ("another program took its place" if alive else "it has ended")
             )
-        elif alive and self._size and self._is_short(self._size):
+        elif alive and self._size and self._is_memory_short(self._size):
             self._discard(f"memory is short, and it holds {self._size >> 20} MiB")
 
-    def take(self, command: Sequence[str], environment: Mapping[str, str]) -> Ready | None:
-        """Return the standby as the next start,
-        which runs from now on; None: a cold start is needed.
+    def take_start(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> ReadyStart | None:
+        """Return the standby process as the next start, which runs from now on; None: start
+        the command normally.
         """
-        why = self._trouble(command, environment) if self._waiting is not None else ""
+        why = self._release_standby(command, environment) if self._waiting is not None else ""
         waiting, self._for = self._waiting, None
         if waiting is None:
             return None
@@ -124,30 +135,30 @@ class Standby:
         waiting.ready.child.began_s = time.monotonic()
         return waiting.ready
 
-    def _trouble(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
-        """Let the standby go on; return why it does not, or must not."""
+    def _release_standby(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
+        """Let the standby process run the script; return why it does not, or must not."""
         waiting = self._waiting
         if waiting is None or self._for != ([*command], {**environment}):
             return "the arguments or the environment differ"
-        if not self._hear() or not self._size:
-            return self._refusal() or "its imports were not done yet"
-        waiting.ready.output.begin()  # before it prints
+        if not self._read_answers() or not self._size:
+            return self._parse_refusal() or "its imports were not done yet"
+        waiting.ready.output.mark_begin()  # before it prints
         with suppress(OSError):
             waiting.link.send(b"\n")
         until_s = time.monotonic() + ANSWERS_S
-        while self._hear() and not self._goes() and time.monotonic() < until_s:
+        while self._read_answers() and not self._has_gone_on() and time.monotonic() < until_s:
             select.select([waiting.link.fileno(), waiting.ready.child.fileno()], [], [], 0.05)
-        return "" if self._goes() else self._refusal() or "it does not answer"
+        return "" if self._has_gone_on() else self._parse_refusal() or "it does not answer"
 
     def close(self) -> None:
         """End it without a message."""
         self._end()
         self._for = None
 
-    def _start_if_it_may(self) -> None:
+    def _start_if_possible(self) -> None:
         command, environment = self._for or ([], {})
         try:
-            why = "" if self._obeyed else _lost_on_the_way(command[0], environment)
+            why = "" if self._obeyed else _why_orders_may_be_lost(command[0], environment)
             if not why:
                 self._start(command, environment)
         except (OSError, HoldfastError) as error:  # the command at work goes on
@@ -170,12 +181,12 @@ class Standby:
             raise
         finally:
             theirs.close()
-            output.started()
+            output.close_child_ends()
         self._heard, self._size, self._parted = b"", 0, False
-        self._waiting = _Waiting(Ready(output, child), ours)
+        self._waiting = _StandbyProcess(ReadyStart(output, child), ours)
         self._note("standby", pid=child.pid)
 
-    def _hear(self) -> bool:
+    def _read_answers(self) -> bool:
         """Read its answers; return whether it is alive."""
         waiting = self._waiting
         if waiting is None:
@@ -192,13 +203,13 @@ class Standby:
                 f"and waits; it holds {self._size >> 20} MiB"
             )
         child = waiting.ready.child
-        child.look()
+        child.update()
         return child.code is None and not child.gone
 
-    def _goes(self) -> bool:
+    def _has_gone_on(self) -> bool:
         return b"go" in self._heard.split(b"\n")[:-1]
 
-    def _refusal(self) -> str:
+    def _parse_refusal(self) -> str:
         found = re.search(rb"^no (.*)\n", self._heard, re.MULTILINE)
         return found[1].decode(errors="replace") if found else ""
 
@@ -214,14 +225,14 @@ class Standby:
             with waiting.ready.output, suppress(ChildProcessError), waiting.ready.child:
                 pass
 
-    def _imported_by(self) -> int | None:
+    def _importing_process(self) -> int | None:
         """Return the process that has written the list of its imports."""
         with suppress(OSError, *UNREADABLE):
             return _IMPORTED.decode(self._file.read_bytes()).pid
         return None
 
-    def _is_short(self, need: int) -> bool:
-        free, whole = memory()
+    def _is_memory_short(self, need: int) -> bool:
+        free, whole = free_and_total_memory()
         short = free < need + SHARE * whole
         if short and self._waiting is None and not self._told_short:
             self._told_short = True
@@ -232,7 +243,7 @@ class Standby:
         return short
 
 
-def _lost_on_the_way(python: str, environment: Mapping[str, str]) -> str:
+def _why_orders_may_be_lost(python: str, environment: Mapping[str, str]) -> str:
     """Return why a standby might not find its orders, and would run the script at once: `python`
     may be a wrapper.
     """
@@ -260,7 +271,7 @@ def _lost_on_the_way(python: str, environment: Mapping[str, str]) -> str:
     )
 
 
-def _size(pid: int) -> int:
+def _memory_size(pid: int) -> int:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

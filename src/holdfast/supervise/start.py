@@ -19,10 +19,10 @@ from ..cluster.cause import SPOT
 from ..cluster.notices import Notices
 from ..job import job
 from ..terminal import say, warn
-from .limits import Time
+from .limits import TimeLimits
 from .output import Output
 from .signals import STOPS, SignalInbox
-from .standby import Ready, Standby
+from .standby import ReadyStart, Standby
 from .watching import HangWatch
 
 # how long processes that the command left behind may run, unless a signal sets another limit
@@ -50,7 +50,7 @@ class CommandProcess:
     command: Sequence[str]
     environment: Mapping[str, str]
     signals: SignalInbox
-    time: Time
+    time: TimeLimits
     note: Callable[..., None]  # writes events to the journal
     # processes at work -> seconds until the next
     look: Callable[[Callable[[], Sequence[int]]], float]
@@ -85,68 +85,66 @@ class CommandProcess:
         if self.standby is not None:
             self.look_s = min(self.look_s, STANDBY_S)
         ready = (
-            self.standby.take(self.command, self.environment) if self.standby is not None else None
+            self.standby.take_start(self.command, self.environment)
+            if self.standby is not None
+            else None
         )
         with (
             ready.output if ready is not None else Output() as output,
             self._child(ready, output) as child,
         ):
-            output.started()
+            output.close_child_ends()
             self.pid = child.pid
             self.note("start", pid=child.pid, standby=ready is not None or None)
             self._waiting = [*self.signals.told_s]
             self._looked_s = time.monotonic()
-            while not (child.gone and not self._flowing(output)):
-                self._wait(child, output)
-                self._hear(child)
-                child.look()
+            while not (child.gone and not self._has_pending_output(output)):
+                self._wait_for_event(child, output)
+                self._handle_signals(child)
+                child.update()
                 if child.code is not None and self._ended_s is None:
                     self._ended_s = time.monotonic()
-                self._hand_on(child)
-                self._press(child)
-                self._attend(child, output)
-            self._forget_asking()
-            self.tail, self.elsewhere = output.tail, output.elsewhere
+                self._forward_signals(child)
+                self._kill_when_overdue(child)
+                self._check_command(child, output)
+            self._drop_stop_command()
+            self.tail, self.elsewhere = output.tail, output.tail_not_on_stderr
             return child.code if child.code is not None else -signal.SIGKILL
 
-    def _child(self, ready: Ready | None, output: Output) -> Child:
+    def _child(self, ready: ReadyStart | None, output: Output) -> Child:
         return (
             ready.child
             if ready is not None
             else Child(self.command, self.environment, output.streams)
         )
 
-    def _flowing(self, output: Output) -> bool:
-        """Whether output still has to reach our reader.
-        A reader that does not read delays no stop.
-        """
-        return bool(output.pipes) and not (
-            (self.signals.told or self._hung)
+    def _has_pending_output(self, output: Output) -> bool:
+        """Whether output still has to be passed on. A reader that does not read delays no stop."""
+        return bool(output.open_pipes) and not (
+            (self.signals.told or self._is_hung)
             and time.monotonic() > (self._ended_s or 0.0) + LEFTOVERS_S
         )
 
-    def _wait(self, child: Child, output: Output) -> None:
+    def _wait_for_event(self, child: Child, output: Output) -> None:
         """Wait until a signal, output or the command's end, or until something is due."""
         poller = select.poll()
         poller.register(self.signals, select.POLLIN)
         if not child.gone:
             poller.register(child, select.POLLIN)
         moving = {}
-        for pipe in output.pipes:
-            descriptor, event = pipe.interest()
+        for pipe in output.open_pipes:
+            descriptor, event = pipe.poll_events()
             poller.register(descriptor, event)
             moving[descriptor] = pipe
         for descriptor, _ in poller.poll(self._pause_s() * 1000):
             if descriptor in moving and moving[descriptor].open:
-                moving[descriptor].move()
+                moving[descriptor].move_piece()
 
     def _pause_s(self) -> float:
         if self._waiting or self._asking or self._ended_s is not None or self.killed:
             return CLOSE_S
         now = time.monotonic()
-        dues = [
-            self.time.patience_ends_s(self.signals) if self.signals.told else self.time.stop_due_s()
-        ]
+        dues = [self.time.kill_at_s(self.signals) if self.signals.told else self.time.stop_due_s()]
         if self.hangs is not None:
             dues.append(self.hangs.due_s)
         if self.notices is not None and not self.signals.told:
@@ -156,19 +154,19 @@ class CommandProcess:
         )
         return max(due_s - now, 0.0) + 0.001
 
-    def _hear(self, child: Child) -> None:
+    def _handle_signals(self, child: Child) -> None:
         for number in self.signals.received():
             if number == signal.SIGTSTP:
-                self._doze(child)
+                self._suspend_together(child)
             elif number in STOPS:
                 self.note("signal", signal=signal.Signals(number).name)
                 self._waiting.append(number)
         why = self._stop_reason_without_signal()
         if self.lost() and not self.killed:
-            self.signals.tell(SUPERSEDED)
+            self.signals.request_stop(SUPERSEDED)
             self._kill(child, f"{SUPERSEDED} has gone on without this one: killed")
         if self.signals.told is None and why is not None:
-            self.signals.tell(why)
+            self.signals.request_stop(why)
             self.note("signal", signal=why)
             say(f"{_TOLD_BY[why]}: the command is told to stop")
             self._waiting.append(signal.SIGTERM)
@@ -182,13 +180,13 @@ class CommandProcess:
             return DEADLINE
         return SPOT if self.notices is not None and self.notices.look() else None
 
-    def _doze(self, child: Child) -> None:
+    def _suspend_together(self, child: Child) -> None:
         """Suspend and continue the command together with this process (Ctrl-Z)."""
         child.send(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         child.send(signal.SIGCONT)
 
-    def _hand_on(self, child: Child) -> None:
+    def _forward_signals(self, child: Child) -> None:
         """Forward each signal once:
         some launchers take a repeated signal as a demand to exit at once.
         """
@@ -201,17 +199,17 @@ class CommandProcess:
                 signal.SIGTERM if number == signal.SIGHUP else number, child.pid
             )
             if not isinstance(wanted, int):
-                self._ask(child, wanted)
-            elif wanted not in self._handed and self._will_listen(child, wanted, number):
+                self._run_stop_command(child, wanted)
+            elif wanted not in self._handed and self._should_delay_signal(child, wanted, number):
                 later.append(number)
             elif (here := job()) is not None and slurm.kills_its_step(self.command, wanted):
-                self._ask(child, slurm.signal_to_steps(here, wanted))
+                self._run_stop_command(child, slurm.signal_to_steps(here, wanted))
             else:
-                self._send(child, wanted)
+                self._send_signal(child, wanted)
         self._waiting = later
 
-    def _send(self, child: Child, wanted: int) -> None:
-        chosen = self._handled(child, wanted) if wanted not in self._handed else wanted
+    def _send_signal(self, child: Child, wanted: int) -> None:
+        chosen = self._signal_to_send(child, wanted) if wanted not in self._handed else wanted
         if chosen not in self._handed:
             child.send(chosen)
             self.note("handed", signal=signal.Signals(chosen).name)
@@ -219,28 +217,34 @@ class CommandProcess:
                 say("Ctrl-C: it may save and end; a second one kills it")
         self._handed |= {chosen, wanted}
 
-    def _handled(self, child: Child, number: int) -> int:
+    def _signal_to_send(self, child: Child, number: int) -> int:
         """Return the signal to send: SIGTERM instead of a notice that would only kill.
 
         For example, torchrun handles no SIGUSR1.
         """
-        group = processes.members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
+        group = (
+            processes.group_members(child.pid) if number in {signal.SIGUSR1, signal.SIGUSR2} else []
+        )
         instead = (
-            group and not processes.catch(group, number) and processes.catch(group, signal.SIGTERM)
+            group
+            and not processes.any_catches_signal(group, number)
+            and processes.any_catches_signal(group, signal.SIGTERM)
         )
         return signal.SIGTERM if instead else number
 
-    def _will_listen(self, child: Child, number: int, came: int) -> bool:
+    def _should_delay_signal(self, child: Child, number: int, came: int) -> bool:
         """Whether to delay a signal:
         it would kill a program that has just begun and may soon handle it.
         """
         young = time.monotonic() < child.began_s + min(self.listens_s, self.time.grace_s(came) / 3)
         if not young or number == signal.SIGINT:
             return False
-        group = processes.members(child.pid)
-        return not any(processes.catch(group, each) for each in {number, signal.SIGTERM})
+        group = processes.group_members(child.pid)
+        return not any(
+            processes.any_catches_signal(group, each) for each in {number, signal.SIGTERM}
+        )
 
-    def _ask(self, child: Child, command: Sequence[str]) -> None:
+    def _run_stop_command(self, child: Child, command: Sequence[str]) -> None:
         """Run, once, the command that the program's adapter returns for stopping it."""
         if self._asking or signal.SIGTERM in self._handed:
             return
@@ -250,44 +254,45 @@ class CommandProcess:
             self.note("handed", command=[*command])
         except OSError as error:
             warn(f"{command[0]}: {os.strerror(error.errno or 0)}; the program gets SIGTERM instead")
-            self._send(child, signal.SIGTERM)
+            self._send_signal(child, signal.SIGTERM)
 
-    def _forget_asking(self) -> None:
+    def _drop_stop_command(self) -> None:
         if self._asking is not None and self._asking.poll() is None:
             os.killpg(self._asking.pid, signal.SIGKILL)  # including a script's own children
             with suppress(subprocess.TimeoutExpired):  # a process that cannot die at present
                 self._asking.wait(LOST_S)
 
-    def _press(self, child: Child) -> None:
-        """Kill what has not ended in time; end processes that the command left behind."""
+    def _kill_when_overdue(self, child: Child) -> None:
+        """Kill processes that did not end in time; end processes that the command left behind."""
         now = time.monotonic()
         if self.signals.insists and not self.killed:
             self._kill(child, "a second Ctrl-C: killed")
         told = self.signals.told is not None
-        if told and not self.killed and now >= self.time.patience_ends_s(self.signals):
+        if told and not self.killed and now >= self.time.kill_at_s(self.signals):
             self._kill(
                 child,
                 f"not ended {now - min(self.signals.told_s.values(), default=now):.0f} "
                 "s after it was told to: killed",
             )
         if (
-            self._hung
+            self._is_hung
             and not self.killed
             and self.hangs is not None
-            and now >= self.hangs.patience_ends_s()
+            and now >= self.hangs.kill_at_s()
         ):
             self._kill(child, "it still hangs: killed")
         if self._ended_s is not None and not child.gone and not self.killed:
-            self._tidy(child, now)
+            self._end_leftover_processes(child, now)
 
-    def _tidy(self, child: Child, now: float) -> None:
+    def _end_leftover_processes(self, child: Child, now: float) -> None:
         """End processes that the command left behind.
 
         If the signal killed only its shell, the rest may still be saving.
         """
         fell = self._handed and (child.code or 0) < 0
         if fell and any(
-            processes.handle_signal(processes.members(child.pid), number) for number in self._handed
+            processes.any_handles_signal(processes.group_members(child.pid), number)
+            for number in self._handed
         ):
             return
         if self._nudged_s is None:
@@ -309,21 +314,21 @@ class CommandProcess:
         """
         say("the command is told to save and end, if it still can")
         self._waiting.append(signal.SIGTERM)
-        warden.send(child.processes(), signal.SIGCONT)
+        warden.send_signal(child.processes(), signal.SIGCONT)
 
     @property
-    def _hung(self) -> bool:
+    def _is_hung(self) -> bool:
         return self.hangs is not None and bool(self.hangs.hung)
 
-    def _attend(self, child: Child, output: Output) -> None:
-        self.time.watch.look()
+    def _check_command(self, child: Child, output: Output) -> None:
+        self.time.watch.poll_answers()
         # a stop has a limit of its own: the grace time
         watched = child.code is None and self.signals.told is None
-        if watched and self.hangs is not None and self.hangs.look(child.processes, output):
+        if watched and self.hangs is not None and self.hangs.check_hang(child.processes, output):
             self._end_hung(child)
         if child.code is None and time.monotonic() >= self._looked_s + self.look_s:
             self.look_s = self.look(lambda: processes.descendants(os.getpid()))
             if self.standby is not None:
-                self.standby.look(child.pid, self.command, self.environment)
+                self.standby.start_or_discard(child.pid, self.command, self.environment)
                 self.look_s = min(self.look_s, STANDBY_S)
             self._looked_s = time.monotonic()

@@ -24,8 +24,8 @@ from ..store.attempt import read_run
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from . import submission
-from .place import JOURNAL, living
-from .submission import Submitted
+from .place import JOURNAL, supervisors_maybe_alive
+from .submission import SubmittedJobs
 
 PACE_S = 600.0  # the pace is that of the last ten minutes of work
 AS_BEFORE = "start it again as you did"
@@ -39,7 +39,7 @@ class RunDirectories(NamedTuple):
     name: str
     directory: Path | None  # the supervisor's
     run: Path | None
-    submitted: Submitted = Submitted()
+    submitted: SubmittedJobs = SubmittedJobs()
     task: int | None = None  # of a sweep
 
 
@@ -70,14 +70,14 @@ class Status(NamedTuple):
     not_finite: str
 
 
-def places(path: Path) -> list[RunDirectories]:
+def find_runs(path: Path) -> list[RunDirectories]:
     """Return the runs at `path`: one, those of a sweep, or those in a folder of runs, without
     duplicates.
 
     Raises:
         NotFound: there is none.
     """
-    found = list(_places(path, path.name or path.absolute().name, deep=2))
+    found = list(_find_runs_at(path, path.name or path.absolute().name, deep=2))
     if not found:
         raise NotFound(f"{path}: no run is there, and no folder of runs")
     supervised = {
@@ -92,110 +92,115 @@ def places(path: Path) -> list[RunDirectories]:
     ]
 
 
-def queue() -> tuple[list[Queued] | None, str]:
+def read_queue() -> tuple[list[Queued] | None, str]:
     """Return this user's jobs in Slurm's queue;
     None if they are not known, and why if Slurm does not answer.
     """
     try:
-        return slurm.queue(), ""
+        return slurm.read_queue(), ""
     except Absent:
         return None, ""
     except ClusterError as error:
         return None, str(error)
 
 
-def status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
+def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
     """Return what the journals and the queue say of one run.
     `queued` is None if the queue is not known.
     """
-    events = _read(place.directory / JOURNAL) if place.directory is not None else []
-    logs = _of_starts(journal.logs(place.run)) if place.run is not None else []
+    events = _read_events(place.directory / JOURNAL) if place.directory is not None else []
+    logs = _attempts_that_began(journal.logs(place.run)) if place.run is not None else []
     found = starts.of_run(logs, events) if logs else starts.of_command(events)
-    here = _queued(place, queued or [], found)
+    here = _queued_job(place, queued or [], found)
     # they are not in the queue any more
     over = place.submitted.jobs if queued is not None and here is None else ()
-    state, why = _state(place, events, logs, here, over)
+    state, why = _state_and_reason(place, events, logs, here, over)
     if found and not found[-1].cause and state != "running":
         found[-1] = found[-1]._replace(cause=starts.KILLED)  # the reason of its end is not recorded
     if why.startswith("SIG") and found:  # a signal does not tell who has sent it
         why = found[-1].cause.removeprefix("stopped by ")
     saved = next((event for log in reversed(logs) for event in log.newest("saved")), {})
     step = max((each.last for each in found[-1:] if each.last is not None), default=None)
-    output = _output(place, here, found)
+    output = _output_path(place, here, found)
     return Status(
         place.name,
         str(place.directory) if place.directory is not None else None,
         str(place.run) if place.run is not None else None,
         state,
         why,
-        _id(here) if here else found[-1].job if found else None,
+        _queued_id(here) if here else found[-1].job if found else None,
         here.nodes if here else found[-1].host if found else "",
         here.end_s if here and here.state == "RUNNING" else None,
         step,
-        _pace(logs[-1]) if logs and state == "running" else None,
+        _steps_per_second(logs[-1]) if logs and state == "running" else None,
         logs[-1].last.get("time") if logs and state == "running" else None,
         saved.get("step"),
         saved.get("time"),
         found,
         starts.summary(found) if found else "",
         output,
-        _next(place, state, events, output, logs),
+        _next_command(place, state, events, output, logs),
         mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
-        bad_nodes.told(events, time.time()),
+        bad_nodes.exclusions_in_force(events, time.time()),
         unsound.describe_newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
 
 
-def _places(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
-    ours, tasks = submission.is_there(path), None
+def _find_runs_at(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
+    ours, tasks = submission.is_submission(path), None
     with suppress(UsageError):  # changed by hand, beyond what we read
         tasks = submission.tasks_of(submission.script_of(path)) if ours else None
     sweep = job_leader.sweep_of(path)
     if tasks is not None:
-        submitted = submission.submitted(path)
+        submitted = submission.submitted_jobs(path)
         for number in tasks.numbers:
             directory = path / f"{job_leader.TASK_DIRECTORY}{number}"
             yield RunDirectories(
                 f"{name}/{directory.name}",
                 directory,
-                job_leader.run_of(directory),
+                job_leader.reported_run_path(directory),
                 submitted,
                 number,
             )
     elif sweep is not None:
         task = int(path.absolute().name.removeprefix(job_leader.TASK_DIRECTORY))
-        yield RunDirectories(name, path, job_leader.run_of(path), submission.submitted(sweep), task)
+        yield RunDirectories(
+            name, path, job_leader.reported_run_path(path), submission.submitted_jobs(sweep), task
+        )
     elif ours or scan.is_file(path / JOURNAL):
         yield RunDirectories(
-            name, path, job_leader.run_of(path) or _run(path), submission.submitted(path)
+            name,
+            path,
+            job_leader.reported_run_path(path) or _run_path(path),
+            submission.submitted_jobs(path),
         )
-    elif (run := _run(path)) is not None:
+    elif (run := _run_path(path)) is not None:
         yield RunDirectories(name, None, run)
     elif deep and scan.is_dir(path):
-        for child in sorted(path.iterdir(), key=_by_number):
+        for child in sorted(path.iterdir(), key=_natural_order):
             if child.name.startswith(".") and child.name != ".holdfast":
                 continue
             with suppress(OSError, StoreError):  # it is another user's, or is being removed
                 if scan.is_dir(child):
-                    yield from _places(
+                    yield from _find_runs_at(
                         child, child.name if child.name != ".holdfast" else "", deep - 1
                     )
 
 
-def _by_number(path: Path) -> tuple[str, int, str]:
+def _natural_order(path: Path) -> tuple[str, int, str]:
     """train-2 stands before train-10."""
     stem, _, number = path.name.rpartition("-")
     return (stem, int(number), "") if number.isdecimal() else (path.name, 0, path.name)
 
 
-def _run(path: Path) -> Path | None:
+def _run_path(path: Path) -> Path | None:
     with suppress(NotFound, OSError):
         place = locate(path)
         return place.root if not place.single and place.root == path else None
     return None
 
 
-def _queued(
+def _queued_job(
     place: RunDirectories, queued: Sequence[Queued], found: Sequence[Start]
 ) -> Queued | None:
     """Return its job in the queue; of a chain's tasks the one at work before those that wait."""
@@ -203,18 +208,18 @@ def _queued(
     if place.directory is None:
         last = found[-1].job if found and found[-1].cause != starts.DONE else None
         return next(
-            (each for each in queued if each.state == "PENDING" and _id(each) == last), None
+            (each for each in queued if each.state == "PENDING" and _queued_id(each) == last), None
         )
     task = None if place.task is None else str(place.task)
-    jobs = [each for each in queued if task in (None, each.task) and place.submitted.has(each)]
+    jobs = [each for each in queued if task in (None, each.task) and place.submitted.includes(each)]
     return min(jobs, key=lambda each: each.state == "PENDING", default=None)
 
 
-def _id(queued: Queued) -> str:
+def _queued_id(queued: Queued) -> str:
     return f"{queued.job}_{queued.task}" if queued.task else queued.job
 
 
-def _held(place: RunDirectories) -> Path | None:
+def _directory_on_hold(place: RunDirectories) -> Path | None:
     sweep = job_leader.sweep_of(place.directory) if place.directory is not None else None
     return next(
         (each for each in (place.directory, sweep, place.run) if each and scan.exists(each / HOLD)),
@@ -222,14 +227,14 @@ def _held(place: RunDirectories) -> Path | None:
     )
 
 
-def _state(
+def _state_and_reason(
     place: RunDirectories,
     events: Sequence[Event],
     logs: Sequence[Log],
     queued: Queued | None,
     over: Sequence[str],
 ) -> tuple[str, str]:
-    held = _held(place) is not None
+    held = _directory_on_hold(place) is not None
     if queued is not None:
         waits = queued.state == "PENDING"
         whys = [queued.reason if waits else "", ON_HOLD if held else ""]
@@ -242,7 +247,7 @@ def _state(
     if last is None:
         return ("held" if held else "not started"), ""
     ended = _ENDED.get(str(last["event"]))
-    if ended is None and _alive(place, logs, over):
+    if ended is None and _may_be_alive(place, logs, over):
         return "running", ON_HOLD if held else ""
     why = str(last.get("error") or last.get("reason") or "")
     if ended != "done" and held:
@@ -250,11 +255,13 @@ def _state(
     return (ended or "killed"), why
 
 
-def _alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> bool:
+def _may_be_alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> bool:
     """Whether a process of this run may be alive, as far as this machine and Slurm can tell."""
-    begun = living(place.directory / JOURNAL) if place.directory is not None else []
+    begun = (
+        supervisors_maybe_alive(place.directory / JOURNAL) if place.directory is not None else []
+    )
     if any(
-        str(_mapping(_mapping(begin.get("owner")).get("job")).get("id")) not in over
+        str(_as_mapping(_as_mapping(begin.get("owner")).get("job")).get("id")) not in over
         for begin in begun
     ):
         return True
@@ -262,14 +269,14 @@ def _alive(place: RunDirectories, logs: Sequence[Log], over: Sequence[str]) -> b
     return last is not None and not last.closed and not owner.proven_gone(last.owner, time.time)
 
 
-def _of_starts(logs: Sequence[Log]) -> Sequence[Log]:
-    """Return the attempts without those of a start that was refused, which has done no work."""
+def _attempts_that_began(logs: Sequence[Log]) -> Sequence[Log]:
+    """Return the attempts without those of a refused start, which has done no work."""
     return [
         log for log in logs if log.last.get("event") != "end" or log.restored is not None
     ] or logs
 
 
-def _pace(log: Log) -> float | None:
+def _steps_per_second(log: Log) -> float | None:
     """Return the steps in a second, of the last minutes of an attempt's work."""
     seen: list[tuple[float, int]] = []
     for event in reversed(log.events):
@@ -281,7 +288,9 @@ def _pace(log: Log) -> float | None:
     return (seen[0][1] - seen[-1][1]) / took_s if took_s > 1 else None
 
 
-def _output(place: RunDirectories, queued: Queued | None, found: Sequence[Start]) -> str | None:
+def _output_path(
+    place: RunDirectories, queued: Queued | None, found: Sequence[Start]
+) -> str | None:
     """Return the file with the job's output, as the script names it."""
     script = job_leader.script_of(place.directory) if place.directory is not None else None
     if script is None or place.directory is None:
@@ -291,11 +300,11 @@ def _output(place: RunDirectories, queued: Queued | None, found: Sequence[Start]
     job = job or next(reversed(place.submitted.jobs), None)
     if job is None:
         return None
-    path = submission.output(submission.script_of(script.parent), job, str(place.task))
+    path = submission.output_path(submission.script_of(script.parent), job, str(place.task))
     return path if not unheard or scan.exists(Path(path)) else None
 
 
-def _next(
+def _next_command(
     place: RunDirectories,
     state: str,
     events: Sequence[Event],
@@ -308,16 +317,16 @@ def _next(
         return f"holdfast show {shlex.quote(str(place.run))}" if place.run is not None else ""
     if state == "not started" and output is not None:
         return f"tail {shlex.quote(output)}"
-    again = _again(place, events)
+    again = _continue_command(place, events)
     if (
         place.run is not None
         and logs
         and str(logs[-1].last.get("error")).startswith(f"{NotFinite.__name__}:")
     ):
-        again = _from_finite(place.run, again)
+        again = _command_from_finite(place.run, again)
     if place.run is not None and _needs_doctor(place.run, logs):
         again = f"holdfast doctor {shlex.quote(str(place.run))} says what to do first"
-    held = _held(place)
+    held = _directory_on_hold(place)
     return f"holdfast release {shlex.quote(str(held))} && {again}" if held is not None else again
 
 
@@ -335,7 +344,7 @@ def _needs_doctor(run: Path, logs: Sequence[Log]) -> bool:
     return error.startswith((f"{StoreError.__name__}:", f"{Damaged.__name__}:"))
 
 
-def _from_finite(run: Path, again: str) -> str:
+def _command_from_finite(run: Path, again: str) -> str:
     """Return how to continue a run with stop_on_nan, whose start is refused as it is."""
     with suppress(OSError, StoreError):
         finite = unsound.newest_finite(CheckpointIndex(run))
@@ -348,12 +357,12 @@ def _from_finite(run: Path, again: str) -> str:
     return again
 
 
-def _again(place: RunDirectories, events: Sequence[Event]) -> str:
+def _continue_command(place: RunDirectories, events: Sequence[Event]) -> str:
     """Return the command that goes on with it."""
     if place.directory is None:
         return AS_BEFORE
     if job_leader.script_of(place.directory) is not None:
-        return job_leader.again(place.directory)
+        return job_leader.resubmit_command(place.directory)
     begin = next((event for event in reversed(events) if event["event"] == "begin"), {})
     # an older supervisor kept no options
     words, options = begin.get("command"), begin.get("options", [])
@@ -365,11 +374,11 @@ def _again(place: RunDirectories, events: Sequence[Event]) -> str:
     return shlex.join(map(str, line))
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _read(path: Path) -> list[Event]:
+def _read_events(path: Path) -> list[Event]:
     with suppress(OSError):
         return journal.read(path)
     return []

@@ -26,13 +26,13 @@ from .place import JOURNAL
 LINES = "commands.txt"  # the commands of a sweep, as they were at the submission
 
 
-class Submitted(NamedTuple):
+class SubmittedJobs(NamedTuple):
     """The jobs of one submission."""
 
     jobs: Sequence[str] = ()  # their ids
     script: str | None = None  # its full path, by which a job is known whose id sbatch did not tell
 
-    def has(self, job: Queued) -> bool:
+    def includes(self, job: Queued) -> bool:
         return job.job in self.jobs or job.script == self.script
 
 
@@ -44,25 +44,25 @@ class SweepProgress(NamedTuple):
     left: list[int]
 
 
-def next_free(parent: Path, name: str) -> str:
+def next_free_name(parent: Path, name: str) -> str:
     """Return the name with the next number that no submission in `parent` has."""
     taken = (re.fullmatch(rf"{re.escape(name)}-(\d+)", each) for each in scan.names(parent))
     return f"{name}-{1 + max((int(match[1]) for match in taken if match), default=0)}"
 
 
-def create(parent: Path, name: str) -> Path:
+def create_directory(parent: Path, name: str) -> Path:
     """Create and return a directory that no other submission has,
     also if several are made at once.
     """
     disk.make_dirs(parent)
     while True:
-        directory = parent / next_free(parent, name)
+        directory = parent / next_free_name(parent, name)
         with suppress(FileExistsError):
             disk.make_dir(directory)
             return directory
 
 
-def claim(directory: Path) -> None:
+def claim_directory(directory: Path) -> None:
     """Create a directory that the user has named.
 
     Raises:
@@ -82,8 +82,8 @@ def claim(directory: Path) -> None:
         ) from None
 
 
-def give_back(directory: Path) -> None:
-    """Remove the files of a refused submission; other files in the directory are the user's."""
+def remove_refused(directory: Path) -> None:
+    """Remove the files of a refused submission. Other files in the directory are the user's."""
     for file in (SCRIPT, LINES):
         with suppress(FileNotFoundError):
             disk.remove_file(directory / file)
@@ -105,14 +105,14 @@ def script_of(directory: Path) -> str:
         ) from error
 
 
-def is_there(directory: Path) -> bool:
+def is_submission(directory: Path) -> bool:
     """Whether a submission has this directory; a job.sh may also be the user's own."""
     if not scan.is_file(directory / SCRIPT):
         return False
     return scan.is_file(directory / JOURNAL) or WRITTEN in script_of(directory)
 
 
-def note(directory: Path, job: str, command: Sequence[str]) -> None:
+def note_submission(directory: Path, job: str, command: Sequence[str]) -> None:
     """Write into the submission's journal that it was submitted.
     A full disk is no error: the job is in the queue.
     """
@@ -123,7 +123,7 @@ def note(directory: Path, job: str, command: Sequence[str]) -> None:
         journal.append(directory / JOURNAL, [event], sync=True)
 
 
-def submitted(directory: Path) -> Submitted:
+def submitted_jobs(directory: Path) -> SubmittedJobs:
     """Return the jobs that were submitted for this directory, successors included, and those in
     which its script ran.
 
@@ -134,15 +134,17 @@ def submitted(directory: Path) -> Submitted:
         scan.is_file(directory / SCRIPT),
     )
     found = (
-        _job(event)
+        _job_id(event)
         for place in places
-        for event in _events(place)
+        for event in _read_journals(place)
         if ours or event["event"] != "begin"
     )
-    return Submitted([*dict.fromkeys(filter(None, found))], full_path(directory) if ours else None)
+    return SubmittedJobs(
+        [*dict.fromkeys(filter(None, found))], script_path(directory) if ours else None
+    )
 
 
-def _job(event: journal.Event) -> str | None:
+def _job_id(event: journal.Event) -> str | None:
     """Return the id of the job in this line; for an array's task the array's id."""
     if event["event"] in {"submission", "submitted"}:
         return str(event.get("successor") or event.get("job"))
@@ -151,16 +153,16 @@ def _job(event: journal.Event) -> str | None:
     return str(of["id"]) if isinstance(of, dict) and of.get("id") else None
 
 
-def full_path(directory: Path) -> str:
+def script_path(directory: Path) -> str:
     """Return the script's path as sbatch gets it:
     only a whole one tells in the queue whose job it is.
     """
     return os.path.realpath(directory / SCRIPT)
 
 
-def output(text: str, job: str, task: str) -> str:
+def output_path(text: str, job: str, task: str) -> str:
     """Return the path of the output of a script's job, as it is typed in this folder."""
-    named = {option.name: option.value or "" for option in sbatch.directives(text).options}
+    named = {option.name: option.value or "" for option in sbatch.parse_directives(text).options}
     path = os.path.join(named.get("chdir", ""), named.get("output", "slurm-%j.out"))
     path = path.replace("%a", task).replace("%x", named.get("job-name", ""))
     path = path.replace("%j", job).replace("%A", job.partition("_")[0])
@@ -175,7 +177,7 @@ def require_unfinished(directory: Path) -> None:
         UsageError: a job of this submission is in the queue, or its work is done.
         ClusterError: Slurm does not answer.
     """
-    there = next(filter(submitted(directory).has, slurm.queue()), None)
+    there = next(filter(submitted_jobs(directory).includes, slurm.read_queue()), None)
     if there is not None:
         raise UsageError(
             f"{directory}: its job {there.job} is {there.state}, "
@@ -187,20 +189,28 @@ def require_unfinished(directory: Path) -> None:
         raise UsageError(f"{directory}: it is done; to run the command again all the same: {again}")
 
 
-def tasks_of(text: str) -> sweep.Tasks | None:
+def tasks_of(text: str) -> sweep.ArrayTasks | None:
     """Return the tasks of a sweep's script; None: it is no sweep."""
-    array = sbatch.last(sbatch.directives(text).options, "array")
-    return sweep.tasks(array.value or "") if array is not None and sweep.VARIABLE in text else None
+    array = sbatch.last_option(sbatch.parse_directives(text).options, "array")
+    return (
+        sweep.parse_tasks(array.value or "")
+        if array is not None and sweep.VARIABLE in text
+        else None
+    )
 
 
-def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
+def sweep_progress(directory: Path, tasks: sweep.ArrayTasks) -> SweepProgress:
     """Return which tasks of a sweep are done, which are in the queue, and which are neither.
 
     Raises:
         ClusterError: Slurm does not answer.
     """
-    ours = submitted(directory)
-    queued = {int(each.task) for each in slurm.queue() if ours.has(each) and each.task is not None}
+    ours = submitted_jobs(directory)
+    queued = {
+        int(each.task)
+        for each in slurm.read_queue()
+        if ours.includes(each) and each.task is not None
+    }
     done = {number for number in tasks.numbers if is_done(directory / f"{TASK_DIRECTORY}{number}")}
     waiting = [number for number in tasks.numbers if number in queued]
     left = [number for number in tasks.numbers if number not in done | queued]
@@ -210,12 +220,16 @@ def sweep_progress(directory: Path, tasks: sweep.Tasks) -> SweepProgress:
 def is_done(directory: Path) -> bool:
     """Whether the last supervisor in this directory has seen its command finish."""
     last = next(
-        (each for each in reversed([*_events(directory)]) if each["event"] in {"begin", *CLOSING}),
+        (
+            each
+            for each in reversed([*_read_journals(directory)])
+            if each["event"] in {"begin", *CLOSING}
+        ),
         {},
     )
     return last.get("event") == "end"
 
 
-def _events(directory: Path) -> Iterator[journal.Event]:
+def _read_journals(directory: Path) -> Iterator[journal.Event]:
     with suppress(OSError):
         yield from journal.read(directory / JOURNAL)

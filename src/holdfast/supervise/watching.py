@@ -17,9 +17,9 @@ from ..legible import duration, printable
 from ..run import alive
 from ..terminal import say, warn
 from . import missing, signs
-from .hang import Hang, Judge, Look
-from .output import Output, accepts
-from .stacks import Stacks, place
+from .hang import Hang, HangJudge, Observation
+from .output import Output, is_writable_now
+from .stacks import StackMemory, innermost_user_line
 
 GRACE_S = 60.0  # for a command that hangs: from the last sign of life after SIGTERM to SIGKILL
 MOST_GRACE_S = 600.0  # as long as it gives signs of life
@@ -41,7 +41,7 @@ HANGS = HangOptions()
 
 @dataclass
 class HangWatch:
-    """The supervisor's watch, over all starts of the command."""
+    """Watches the command for hangs over all its starts, and keeps the stacks."""
 
     options: HangOptions
     directory: Path
@@ -50,7 +50,7 @@ class HangWatch:
     # where the present start has hung, if it is to be ended; equal for two hangs at the same step
     hung: str = ""
     _memory: StepMemory | None = None
-    _stacks: Stacks | None = None
+    _stacks: StackMemory | None = None
     _told: list[tuple[Hang, float]] = field(default_factory=list)  # and when
     _unsaid: str = ""
     _own: int = 0  # bytes of the output that are ours: they are no sign of life
@@ -59,21 +59,21 @@ class HangWatch:
     _counts: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._judge = Judge(signs.PHASES, self.options.after_s)
+        self._judge = HangJudge(signs.PHASES, self.options.after_s)
         with suppress(OSError):  # without such memory the output decides
-            self._memory, self._stacks = StepMemory(), Stacks()
+            self._memory, self._stacks = StepMemory(), StackMemory()
             alive.announce_memory(self.directory, self._memory.path, self._stacks.path)
 
     def begin(self) -> None:
         """The command is about to be started."""
         self.hung, self._alive_s, self.due_s, self._own = "", 0.0, 0.0, 0
         self._told.clear()
-        self._judge.begin()
+        self._judge.reset_places()
         if self._memory is not None:
             self._memory.clear()
 
-    def hung_at(self, checkpoint: int | None) -> str:
-        """Return where the present start has hung, if it was ended for that; of an app, after
+    def describe_hang(self, checkpoint: int | None) -> str:
+        """Return where the current start hung, if it was ended for that; for an app, after
         which checkpoint.
         """
         return (
@@ -89,71 +89,73 @@ class HangWatch:
                 shared.close()
         self._memory = self._stacks = None
 
-    def look(self, pids: Callable[[], Sequence[int]], output: Output) -> bool:
-        """Look for signs of life if it is time; return whether the command is to be ended now."""
+    def check_hang(self, pids: Callable[[], Sequence[int]], output: Output) -> bool:
+        """Observe signs of life if it is time; return whether to end the command now."""
         now = time.monotonic()
         if now < self.due_s:
             return False
-        self.due_s = now + self._judge.look_s
-        self._say_late(output)
+        self.due_s = now + self._judge.interval_s
+        self._print_waiting_lines(output)
         seen = [
             each
-            for each in (self._memory.look() if self._memory is not None else [])
-            if processes.runs(each.pid)
+            for each in (self._memory.read_slots() if self._memory is not None else [])
+            if processes.is_running(each.pid)
         ]
-        looks = self._looks(seen, pids, output)
-        self._see_it_live(looks, now)
-        hangs = self._judge.look(now, looks)
-        self._see_it_go_on(output)
+        looks = self._observe_places(seen, pids, output)
+        self._note_alive(looks, now)
+        hangs = self._judge.find_hangs(now, looks)
+        self._report_recovery(output)
         # else the other ranks are told, too, one after the other
         if hangs and not self.hung and not self._told:
-            self._tell(hangs[0], seen, [*pids()], output)
+            self._report_hang(hangs[0], seen, [*pids()], output)
             return bool(self.hung)
         return False
 
-    def patience_ends_s(self) -> float:
+    def kill_at_s(self) -> float:
         """Return when a command that is being ended because it hangs is killed,
         unless it shows a sign of life.
         """
         grace_s = GRACE_S if self.options.grace_s is None else self.options.grace_s
         return min(self._alive_s + grace_s, self._hung_s + max(MOST_GRACE_S, grace_s))
 
-    def _looks(
+    def _observe_places(
         self, seen: list[SlotView], pids: Callable[[], Sequence[int]], output: Output
-    ) -> list[Look]:
+    ) -> list[Observation]:
         if self.options.file is not None:
-            return signs.of_file(self.options.file)
-        if seen or output.volume is None:
-            return signs.of_ranks(seen)
-        volume = output.volume - self._own
+            return signs.observe_file(self.options.file)
+        if seen or output.bytes_written is None:
+            return signs.observe_ranks(seen)
+        volume = output.bytes_written - self._own
         # to look at all processes costs a look at all of the machine
         silent = volume == self._counts.get(signs.OUTPUT)
-        return signs.of_output(volume, traced=silent and any(map(processes.traced, pids())))
+        return signs.observe_output(volume, traced=silent and any(map(processes.is_traced, pids())))
 
-    def _see_it_live(self, looks: list[Look], now: float) -> None:
+    def _note_alive(self, looks: list[Observation], now: float) -> None:
         counts = {look.place: look.beats for look in looks}
         if counts != self._counts:
             self._counts, self._alive_s = counts, now
 
-    def _see_it_go_on(self, output: Output) -> None:
+    def _report_recovery(self, output: Output) -> None:
         for hang, told_s in [*self._told]:
-            if self._judge.goes_on(hang.place) and not self.hung:
+            if self._judge.has_recovered(hang.place) and not self.hung:
                 self._told.remove((hang, told_s))
                 stuck_s = hang.stuck_s + time.monotonic() - told_s
                 self.note("hang_over", stuck_s=round(stuck_s, 3))
-                self._say(f"it goes on after {duration(stuck_s)}", output)
+                self._print_line(f"it goes on after {duration(stuck_s)}", output)
 
-    def _tell(self, hang: Hang, seen: list[SlotView], pids: list[int], output: Output) -> None:
+    def _report_hang(
+        self, hang: Hang, seen: list[SlotView], pids: list[int], output: Output
+    ) -> None:
         """Keep the stacks, and report the hang."""
         found = (
             {}
             if self._stacks is None
-            else self._stacks.take(pids, {each.pid: each.signal for each in seen})
+            else self._stacks.collect_stacks(pids, {each.pid: each.signal for each in seen})
         )
-        file = self._keep(found, output)
-        missed, cause = missing.ranks(seen, found), missing.cause(pids, output)
+        file = self._write_stacks(found, output)
+        missed, cause = missing.missing_ranks(seen, found), missing.find_blocker(pids, output)
         stuck = next((each for each in [*missed, *seen] if missed or each.slot == hang.place), None)
-        where = place(found.get(stuck.pid, "")) if stuck is not None else ""
+        where = innermost_user_line(found.get(stuck.pid, "")) if stuck is not None else ""
         self.note(
             "hang",
             step=stuck.step if stuck is not None else None,
@@ -167,28 +169,30 @@ class HangWatch:
         )
         self._told.append((hang, time.monotonic()))
         span, at = duration(hang.stuck_s), f"step {stuck.step}" if stuck is not None else hang.phase
-        silent = signs.silence(hang.phase, self.options.file)
+        silent = signs.describe_silence(hang.phase, self.options.file)
         what = f" in {hang.phase}, after {at}" if stuck is not None else f": {silent}"
         parts = [
             f"no sign of life for {span}{what}",
-            missing.sentence(missed, seen),
+            missing.describe_missing(missed, seen),
             where and f"it is at {where}",
             cause,
         ]
-        self._say(
+        self._print_line(
             "; ".join(filter(None, [*parts, f"stacks: {file}" if file is not None else ""])), output
         )
         if self.options.restart:
-            self._give_up(at, output)
+            self._decide_to_end(at, output)
 
-    def _give_up(self, at: str, output: Output) -> None:
+    def _decide_to_end(self, at: str, output: Output) -> None:
         self.hung, self._alive_s = at, time.monotonic()
         self._hung_s = self._alive_s
-        if output.drop_what_nobody_reads():
+        if output.discard_unread():
             self.note("dropped", why="nobody reads the output")
-            self._say("what the command prints from now on is dropped: nobody reads it", output)
+            self._print_line(
+                "what the command prints from now on is dropped: nobody reads it", output
+            )
 
-    def _keep(self, found: dict[int, str], output: Output) -> Path | None:
+    def _write_stacks(self, found: dict[int, str], output: Output) -> Path | None:
         number = 1
         while scan.exists(file := self.directory / STACKS.format(number)):
             number += 1
@@ -196,27 +200,29 @@ class HangWatch:
         try:
             disk.write(file, [f"{text}\n".encode()])
         except OSError as error:
-            self._say(f"{file}: {os.strerror(error.errno or 0)}; the stacks are not kept", output)
+            self._print_line(
+                f"{file}: {os.strerror(error.errno or 0)}; the stacks are not kept", output
+            )
             return None
         return file
 
-    def _say(self, line: str, output: Output) -> None:
+    def _print_line(self, line: str, output: Output) -> None:
         self._unsaid = "\n".join(filter(None, [self._unsaid, printable(line)]))
-        self._say_late(output)
+        self._print_waiting_lines(output)
 
-    def _say_late(self, output: Output) -> None:
+    def _print_waiting_lines(self, output: Output) -> None:
         """Print the waiting lines as soon as our reader reads:
         a full pipe must not stop the supervisor, too.
         """
-        if self._unsaid and accepts(2):
-            before = output.volume or 0
+        if self._unsaid and is_writable_now(2):
+            before = output.bytes_written or 0
             for line in self._unsaid.splitlines():
                 (say if line.startswith("it goes on") else warn)(line)
             self._unsaid = ""
-            self._own += (output.volume or 0) - before
+            self._own += (output.bytes_written or 0) - before
 
 
-def require_a_place(file: Path | None) -> None:
+def require_parent_directory(file: Path | None) -> None:
     """Require that the file's directory exists.
 
     Raises:

@@ -14,29 +14,29 @@ from ..errors import StoreError
 from ..journal import CLOSING, Event
 from ..store.format import Name, parse_name
 from ..store.store import Store
-from .causes import Error
+from .causes import StartError
 
 # of each end of a journal, which grows with the run and is looked at twice a minute
 LOOKED_AT_BYTES = 1 << 18
 
 
-class Said(NamedTuple):
-    """The results of one start of the command in its run."""
+class RunOutcome(NamedTuple):
+    """What the run's journal says about one start of the command."""
 
     # "stop", "end", "failed": the run's last event; "" if it died without one, or there is no run
     event: str = ""
     reason: str = ""
     unix_s: float = 0.0  # when that event was written
     refused: str = ""  # why the run did not begin, and will not the next time
-    error: Error = Error("")  # of a run that failed
+    error: StartError = StartError("")  # of a run that failed
     behind: str = ""  # it failed behind a last batch: what its next start goes on from
     # the run's newest checkpoint is newer than any before; None: unknown
     progressed: bool | None = None
 
 
-class ProgressWitness:
-    """Called around each start of the command;
-    remembers the run's progress, and how long its saves take.
+class RunJournalReader:
+    """Reads the run's journal around each start: its progress, its outcome, and how long its
+    saves take.
     """
 
     def __init__(self, place: Path) -> None:
@@ -48,41 +48,49 @@ class ProgressWitness:
     @property
     def run(self) -> Path | None:
         """The run's directory, as the run has reported it; None before that."""
-        return job_leader.run_of(self._place)
+        return job_leader.reported_run_path(self._place)
 
-    def before(self) -> None:
+    def note_state_before(self) -> None:
         """Note the run's state before a start."""
         if (run := self.run) is not None:
-            self._attempts[run], events = _last(run)
-            self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest(run))
-            self._take_saves(events)
+            self._attempts[run], events = _last_attempt_events(run)
+            self._furthest[run] = max(self._furthest.get(run, (-1, 0)), _newest_order(run))
+            self._note_saves(events)
 
-    def look(self) -> None:
+    def measure_saves(self) -> None:
         """Measure how long the run's saves take, while it runs."""
         if (run := self.run) is not None:
             with suppress(OSError):  # the command goes on; the next look may succeed
-                self._take_saves(_last(run)[1])
+                self._note_saves(_last_attempt_events(run)[1])
 
-    def after(self, began_unix_s: float) -> Said:
+    def read_outcome(self, began_unix_s: float) -> RunOutcome:
         """Return the results, in the run, of the start that began at `began_unix_s`."""
-        if refused := job_leader.take_refused(self._place):
-            return Said(refused=refused)
+        if refused := job_leader.take_refusal(self._place):
+            return RunOutcome(refused=refused)
         if (run := self.run) is None:
-            return Said()
-        number, events = _last(run)
+            return RunOutcome()
+        number, events = _last_attempt_events(run)
         known = self._attempts.get(run)
-        ours = number > known if known is not None else _time(events[:1]) >= began_unix_s
+        ours = number > known if known is not None else _event_time(events[:1]) >= began_unix_s
         if not ours or not events:
-            return Said()
-        progressed = _newest(run) > self._furthest.get(run, (-1, 0))
+            return RunOutcome()
+        progressed = _newest_order(run) > self._furthest.get(run, (-1, 0))
         last = next((event for event in reversed(events) if event["event"] in CLOSING), None)
         if last is None:
-            return Said(progressed=progressed)
+            return RunOutcome(progressed=progressed)
         reason = str(last.get("reason") or last.get("error") or "")
         behind = str(last.get("next") or "") if last.get("behind") else ""
-        return Said(str(last["event"]), reason, _time([last]), "", _error(last), behind, progressed)
+        return RunOutcome(
+            str(last["event"]),
+            reason,
+            _event_time([last]),
+            "",
+            _parse_failure(last),
+            behind,
+            progressed,
+        )
 
-    def _take_saves(self, events: Iterable[Event]) -> None:
+    def _note_saves(self, events: Iterable[Event]) -> None:
         self.save_s = max(
             [
                 self.save_s,
@@ -91,7 +99,7 @@ class ProgressWitness:
         )
 
 
-def _last(run: Path) -> tuple[int, list[Event]]:
+def _last_attempt_events(run: Path) -> tuple[int, list[Event]]:
     """Return the number of the run's last attempt, and its first and its last events."""
     found = [
         *scan.glob(run, "attempts/*/attempt-*.jsonl"),
@@ -114,24 +122,26 @@ def _last(run: Path) -> tuple[int, list[Event]]:
     return number, []
 
 
-def _error(last: Event) -> Error:
+def _parse_failure(last: Event) -> StartError:
     if last["event"] != "failed":
-        return Error("")
+        return StartError("")
     text = str(last.get("error", ""))
     step = last.get("step")
     sets_aside = bool(last.get("counts") and last.get("checkpoint"))
     kind = str(last.get("kind") or text.partition(":")[0])
-    return Error(
+    return StartError(
         kind, str(last.get("place", "")), step if isinstance(step, int) else None, text, sets_aside
     )
 
 
-def _newest(run: Path) -> tuple[int, int]:
-    """Return the order of the run's newest checkpoint; a value before any other if it has none."""
+def _newest_order(run: Path) -> tuple[int, int]:
+    """Return the order of the run's newest checkpoint; without one, a value that sorts
+    before any other.
+    """
     with suppress(StoreError, OSError):
         return (parse_name(Store(run).latest().path.name) or Name(0)).order
     return (-1, 0)
 
 
-def _time(events: Iterable[Event]) -> float:
+def _event_time(events: Iterable[Event]) -> float:
     return max((float(event.get("time") or 0.0) for event in events), default=0.0)

@@ -22,8 +22,8 @@ from .source import (
     Function,
     RunPlace,
     ScriptSource,
-    keyword,
-    walk,
+    iterate_nodes,
+    keyword_of,
     with_argument,
     with_entry,
 )
@@ -32,7 +32,7 @@ _READS_NAMES = ("locals", "vars", "exec", "eval", "dir")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^']*'|\"[^\"]*\")\])*")
 
 
-def applied(text: str, fix: Fix) -> str:
+def apply_fix(text: str, fix: Fix) -> str:
     """Return the script with the fix.
 
     Raises:
@@ -40,8 +40,8 @@ def applied(text: str, fix: Fix) -> str:
     """
     before = text
     if fix.kind in ("track", "fields"):
-        text = _reached(text, fix.owner or fix.names[0])
-    source, place = _read(text)
+        text = _move_run_to(text, fix.owner or fix.names[0])
+    source, place = _parse_script(text)
     _KINDS[fix.kind](source, place, fix)
     found = source.text()
     if found == before:
@@ -49,9 +49,9 @@ def applied(text: str, fix: Fix) -> str:
     return found
 
 
-def _read(text: str) -> tuple[ScriptSource, RunPlace]:
+def _parse_script(text: str) -> tuple[ScriptSource, RunPlace]:
     source = ScriptSource(text)
-    place = source.run()
+    place = source.find_run()
     if place is None:
         raise FixRefused("the script makes no Run")
     return source, place
@@ -61,20 +61,20 @@ def _read(text: str) -> tuple[ScriptSource, RunPlace]:
 # ---------------------------------------------------------------------------------------------
 
 
-def _track(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
-    _enter(source, place, fix.word, fix.names[0])
+def _add_tracked(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+    _add_state_entry(source, place, fix.word, fix.names[0])
 
 
-def _fields(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
-    source.want("Fields")
-    _enter(source, place, fix.word, advice.keyword(fix).partition("=")[2])
+def _add_fields(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+    source.add_import("Fields")
+    _add_state_entry(source, place, fix.word, advice.tracking_argument(fix).partition("=")[2])
 
 
-def _reached(text: str, expression: str) -> str:
-    """Return the script with its Run where the expression has a value.
-    The Run is moved down to it if that is safe.
+def _move_run_to(text: str, expression: str) -> str:
+    """Return the script with its Run moved down to where the expression has a value, if that
+    is safe.
     """
-    source, place = _read(text)
+    source, place = _parse_script(text)
     if not _PATH.fullmatch(expression):
         raise FixRefused(f"{expression} is no name that can be written")
     root = re.split(r"[.\[]", expression)[0]
@@ -88,7 +88,7 @@ def _reached(text: str, expression: str) -> str:
     if not behind:
         raise FixRefused(f"{root} has no value where Run is made, or not always")
     last = source.statement(min(behind, key=source.line))
-    block = next(source.around(place.statement))
+    block = next(source.enclosing_nodes(place.statement))
     body = list(block.body) if isinstance(block, cst.Module | cst.IndentedBlock) else []
     if last not in body or not isinstance(place.statement, cst.SimpleStatementLine):
         raise FixRefused(
@@ -102,23 +102,23 @@ def _reached(text: str, expression: str) -> str:
             f"Run is made before `{source.code(last).splitlines()[0]}`, and is used in between"
         )
     source.remove(place.statement)
-    source.behind(last, source.code(place.statement))
+    source.insert_after(last, source.code(place.statement))
     return source.text()
 
 
-def _enter(source: ScriptSource, place: RunPlace, word: str, value: str) -> None:
+def _add_state_entry(source: ScriptSource, place: RunPlace, word: str, value: str) -> None:
     """Add an entry to the state mapping of the Run."""
 
     def change(call: cst.Call) -> cst.Call:
         for number, arg in enumerate(call.args):
-            if keyword(arg) == "state" or (number == 1 and not keyword(arg)):
-                return _entered(call, arg, word, value)
+            if keyword_of(arg) == "state" or (number == 1 and not keyword_of(arg)):
+                return _with_state_entry(call, arg, word, value)
         raise FixRefused("this Run has no state mapping to add to")
 
     source.edit(place.call, change)
 
 
-def _entered(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
+def _with_state_entry(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
     """Return the call with one more entry in the mapping that this argument gives."""
     entered = arg.with_changes(value=with_entry(arg.value, word, value))
     return call.with_changes(args=[entered if each is arg else each for each in call.args])
@@ -128,24 +128,24 @@ def _entered(call: cst.Call, arg: cst.Arg, word: str, value: str) -> cst.Call:
 # --------------------------------------------------------------------------------------------------
 
 
-def _vars(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+def _restore_variable(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Restore a variable that the loop assigns.
 
     One that the module has when Run is made is tracked by its name. Any other becomes run.vars.NAME
     behind Run.
     """
     name = fix.names[0]
-    function = _owner(source, place, fix)
+    function = _function_of_variable(source, place, fix)
     if function is None and place.function is not None:
         raise FixRefused(f"{name} is the module's, and Run is made in {place.function.name.value}")
     if function is None and source.is_bound(name, place.call):
-        source.want("Fields")
-        _enter(source, place, name, f'Fields(globals(), "{name}")')
+        source.add_import("Fields")
+        _add_state_entry(source, place, name, f'Fields(globals(), "{name}")')
         return
     same = place.function is function
     _require_plain(source, name, function, parameter=same)
     if same and any(
-        isinstance(each, cst.For | cst.While) for each in source.around(place.statement)
+        isinstance(each, cst.For | cst.While) for each in source.enclosing_nodes(place.statement)
     ):
         raise FixRefused("Run is made inside a loop")
     users = _uses(source, name, function)
@@ -154,19 +154,19 @@ def _vars(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
         and _changed_in_place(source, name, function, place)
         and source.is_bound(name, place.call)
     ):
-        _enter(source, place, name, name)
+        _add_state_entry(source, place, name, name)
         return
     inside = [each for each in users if not same or source.line(each) > place.after]
     if not inside or (function is None and len(inside) < len(users)):
         raise FixRefused(f"{name} is used before Run is made, and has no value there")
-    source.reach(place, inside)
+    source.make_run_global(place, inside)
     for each in inside:
-        source.put(each, f"{place.name}.vars.{name}")
+        source.replace(each, f"{place.name}.vars.{name}")
     if same and function is not None and source.is_bound(name, place.call):
         source.edit(place.call, lambda call: _with_first_value(call, name))
 
 
-def _owner(source: ScriptSource, place: RunPlace, fix: Fix) -> Function | None:
+def _function_of_variable(source: ScriptSource, place: RunPlace, fix: Fix) -> Function | None:
     """Return the function whose local the variable is; None: the module's."""
     if not fix.owner and not source.assigned(fix.names[0], place.function):
         return None
@@ -197,7 +197,7 @@ def _require_plain(
         raise FixRefused(f"{name} is a parameter of {function.name.value}")
     for bound in scope.assignments[name]:
         node = bound.node if isinstance(bound, metadata.Assignment) else None
-        parents = [*source.around(node)] if node is not None else []
+        parents = [*source.enclosing_nodes(node)] if node is not None else []
         if not isinstance(node, cst.Name | cst.Param):
             raise FixRefused(f"{name} is bound in a way that is not followed")
         if (
@@ -238,14 +238,16 @@ def _uses(source: ScriptSource, name: str, function: Function | None) -> list[cs
     ):  # the target of `x += 1` is an access and an assignment
         if any(
             isinstance(each, cst.AugAssign) and each.target is target
-            for each in source.around(target)
+            for each in source.enclosing_nodes(target)
         ):
             found[target] = None
     return list(found)
 
 
 def _names(node: cst.CSTNode, name: str) -> Iterable[cst.Name]:
-    return (each for each in walk(node) if isinstance(each, cst.Name) and each.value == name)
+    return (
+        each for each in iterate_nodes(node) if isinstance(each, cst.Name) and each.value == name
+    )
 
 
 def _changed_in_place(
@@ -259,8 +261,8 @@ def _changed_in_place(
 
 def _with_first_value(call: cst.Call, name: str) -> cst.Call:
     for arg in call.args:
-        if keyword(arg) == "vars":
-            return _entered(call, arg, name, name)
+        if keyword_of(arg) == "vars":
+            return _with_state_entry(call, arg, name, name)
     return with_argument(call, "vars", f"dict({name}={name})")
 
 
@@ -268,36 +270,36 @@ def _with_first_value(call: cst.Call, name: str) -> cst.Call:
 # --------------------------------------------------------------------------------------------------
 
 
-def _seeded(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+def _wrap_dataset(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Wrap the dataset of the loader that the run walks."""
     del fix
-    loops.seed(source, place)
+    loops.wrap_in_seeded(source, place)
 
 
-def _batches(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+def _walk_loader(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     if fix.names:
         loops.walk_iterators(source, place, fix.names)
     else:
-        begin.walk_more(source, place)
+        begin.walk_inner_loader(source, place)
 
 
-def _finished(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+def _exit_when_finished(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     """Let a start of the finished run end there, before the code behind the loop."""
-    if any(keyword(arg) == "finished" for arg in place.call.args):
+    if any(keyword_of(arg) == "finished" for arg in place.call.args):
         raise FixRefused("the Run says finished= already")
     source.edit(place.call, lambda call: with_argument(call, "finished", f'"{fix.names[0]}"'))
 
 
-def _enumerate(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
+def _walk_enumerated(source: ScriptSource, place: RunPlace, fix: Fix) -> None:
     loops.enumerate_batches(source, place, fix.names)
 
 
 _KINDS: dict[str, Callable[[ScriptSource, RunPlace, Fix], None]] = {
-    "track": _track,
-    "fields": _fields,
-    "vars": _vars,
-    "batches": _batches,
-    "enumerate": _enumerate,
-    "seeded": _seeded,
-    "finished": _finished,
+    "track": _add_tracked,
+    "fields": _add_fields,
+    "vars": _restore_variable,
+    "batches": _walk_loader,
+    "enumerate": _walk_enumerated,
+    "seeded": _wrap_dataset,
+    "finished": _exit_when_finished,
 }

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from .source import FixRefused, RunPlace, ScriptSource, keyword, walk
+from .source import FixRefused, RunPlace, ScriptSource, iterate_nodes, keyword_of
 
 _BARS = ("tqdm", "track", "progress_bar", "tqdm_notebook")
 
@@ -20,17 +20,17 @@ def is_call(node: cst.CSTNode, *names: str) -> TypeGuard[cst.Call]:
     return isinstance(name, cst.Name) and name.value in names
 
 
-def plain(iterable: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the iterable inside a progress bar; anything else unchanged."""
+def without_progress_bar(iterable: cst.BaseExpression) -> cst.BaseExpression:
+    """Return the iterable inside a progress bar's call; return anything else unchanged."""
     while is_call(iterable, *_BARS) and iterable.args:
         iterable = iterable.args[0].value
     return iterable
 
 
 def is_range(iterable: cst.BaseExpression) -> bool:
-    inner = plain(iterable)
+    inner = without_progress_bar(iterable)
     if is_call(inner, "enumerate") and inner.args:
-        inner = plain(inner.args[0].value)
+        inner = without_progress_bar(inner.args[0].value)
     return is_call(inner, "range", "trange", "reversed", "arange")
 
 
@@ -38,16 +38,16 @@ def walk_batches(source: ScriptSource, iterable: cst.BaseExpression, run: str) -
     """Let the run serve a loop's iterable: `run.batches(loader)`,
     `run.enumerate(loader)`, with a bar around it.
     """
-    inner = plain(iterable)
+    inner = without_progress_bar(iterable)
     if is_call(inner, "enumerate") and inner.args:
-        loader, bar = plain(inner.args[0].value), inner.args[0].value
+        loader, bar = without_progress_bar(inner.args[0].value), inner.args[0].value
         if bar is loader:
-            source.put(inner.func, f"{run}.enumerate")
+            source.replace(inner.func, f"{run}.enumerate")
             _side_by_side(source, loader)
             return
         counted = ", ".join([source.code(loader), *(source.code(arg) for arg in inner.args[1:])])
         changed = source.code(bar).replace(source.code(loader), f"{run}.enumerate({counted})", 1)
-        source.put(inner, changed)
+        source.replace(inner, changed)
         return
     _side_by_side(source, inner)
     source.wrap(inner, f"{run}.batches(")
@@ -55,8 +55,8 @@ def walk_batches(source: ScriptSource, iterable: cst.BaseExpression, run: str) -
 
 def _side_by_side(source: ScriptSource, loader: cst.BaseExpression) -> None:
     if is_call(loader, "zip"):
-        source.want("Zip", "holdfast.data")
-        source.put(loader.func, "Zip")
+        source.add_import("Zip", "holdfast.data")
+        source.replace(loader.func, "Zip")
 
 
 def walk_outermost(
@@ -66,14 +66,14 @@ def walk_outermost(
     if isinstance(loop, cst.While):
         _walk_while(source, loop, run)
         return
-    inner = plain(loop.iter)
+    inner = without_progress_bar(loop.iter)
     if not is_call(inner, "range") or len(inner.args) == 3:
         walk_batches(source, loop.iter, run)
         return
     first = source.code(inner.args[0].value)
     if len(inner.args) == 1 or first == "0":
         total = source.code(inner.args[-1].value)
-        source.put(inner, f"{run}.epochs({total})" if inside else f"{run}.steps({total})")
+        source.replace(inner, f"{run}.epochs({total})" if inside else f"{run}.steps({total})")
     else:
         source.wrap(inner, f"{run}.epochs(")
 
@@ -104,13 +104,13 @@ def walk_iterators(source: ScriptSource, place: RunPlace, names: Sequence[str]) 
         loops = [
             each
             for each in source.all
-            if isinstance(each, cst.For) and source.code(plain(each.iter)) == name
+            if isinstance(each, cst.For) and source.code(without_progress_bar(each.iter)) == name
         ]
         if len(loops) != 1:
             raise FixRefused(
                 f"{name} is walked by {len(loops)} `for` loops, and by next() elsewhere"
             )
-        source.reach(place, loops)
+        source.make_run_global(place, loops)
         walk_batches(source, loops[0].iter, place.name)
 
 
@@ -118,7 +118,7 @@ def enumerate_batches(source: ScriptSource, place: RunPlace, names: Sequence[str
     """`enumerate(run.batches(loader))` becomes `run.enumerate(loader)`."""
     for loop in source.all:
         if not isinstance(loop, cst.For) or not {*names} & {
-            source.code(each) for each in walk(loop.target)
+            source.code(each) for each in iterate_nodes(loop.target)
         }:
             continue
         for call in source.calls(loop.iter):
@@ -133,12 +133,12 @@ def enumerate_batches(source: ScriptSource, place: RunPlace, names: Sequence[str
                     *(source.code(arg).rstrip(", ") for arg in inner.args),
                     *(f"start={each}" for each in start),
                 ]
-                source.put(call, f"{place.name}.enumerate({', '.join(given)})")
+                source.replace(call, f"{place.name}.enumerate({', '.join(given)})")
                 return
     raise FixRefused(f"{', '.join(names)} is not counted by enumerate(run.batches(...))")
 
 
-def seed(source: ScriptSource, place: RunPlace) -> None:
+def wrap_in_seeded(source: ScriptSource, place: RunPlace) -> None:
     """Wrap the dataset of the DataLoader that the run walks."""
     made = [each for each in source.calls() if is_call(each, "DataLoader") and each.args]
     walked = {
@@ -149,7 +149,9 @@ def seed(source: ScriptSource, place: RunPlace) -> None:
     }
 
     def named(call: cst.Call) -> set[str]:
-        targets = (each.targets for each in source.around(call) if isinstance(each, cst.Assign))
+        targets = (
+            each.targets for each in source.enclosing_nodes(call) if isinstance(each, cst.Assign)
+        )
         return {source.code(target.target) for each in targets for target in each}
 
     found = [each for each in made if named(each) & walked] or made
@@ -157,8 +159,8 @@ def seed(source: ScriptSource, place: RunPlace) -> None:
         raise FixRefused(
             f"there are {len(found)} DataLoaders: which one the run walks is not plain"
         )
-    dataset = next((arg for arg in found[0].args if keyword(arg) == "dataset"), found[0].args[0])
+    dataset = next((arg for arg in found[0].args if keyword_of(arg) == "dataset"), found[0].args[0])
     if is_call(dataset.value, "Seeded"):
         raise FixRefused("the dataset is Seeded already")
-    source.want("Seeded")
+    source.add_import("Seeded")
     source.wrap(dataset.value, "Seeded(", ", seed=0)")

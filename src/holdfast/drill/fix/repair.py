@@ -25,7 +25,7 @@ from ..plan import DrillOptions
 from ..report import Divergence, DrillReport, Fix
 from ..safepoint import SafePoint
 from . import begin
-from .changes import applied
+from .changes import apply_fix
 from .source import FixRefused
 
 FAILED = "failed"
@@ -43,7 +43,7 @@ class Addition(msgspec.Struct, kw_only=True):
     fix: Fix
 
 
-class Repair(msgspec.Struct, kw_only=True):
+class RepairResult(msgspec.Struct, kw_only=True):
     """The result of a repair."""
 
     script: str
@@ -82,7 +82,7 @@ class DrilledVersion(msgspec.Struct, kw_only=True):
         )
 
 
-def script_of(command: Sequence[str]) -> int:
+def script_index(command: Sequence[str]) -> int:
     """Return which word of the command names its script.
 
     Raises:
@@ -96,13 +96,13 @@ def script_of(command: Sequence[str]) -> int:
     )
 
 
-class Workbench:
-    """Drills versions of one script."""
+class ScriptDrills:
+    """Drills several versions of one script."""
 
     def __init__(
         self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch
     ) -> None:
-        self._number = script_of(command)
+        self._number = script_index(command)
         self._command, self._options, self._say, self._watch = list(command), options, say, watch
         self.script = Path(command[self._number])
         self._bytes = self.script.read_bytes()
@@ -118,7 +118,7 @@ class Workbench:
         in the script's directory.
         """
         copy = self.script.with_name(f".{self.script.stem}.holdfast-{os.getpid()}.py")
-        with kill.ended_by_signals():
+        with kill.unwinding_on_signals():
             try:
                 disk.write(copy, [text.encode()])
                 yield [
@@ -129,10 +129,10 @@ class Workbench:
             finally:
                 disk.remove_tree(copy)
 
-    def printed(self, text: str) -> str:
+    def run_without_holdfast(self, text: str) -> str:
         """Return what the script prints without Holdfast."""
         with self._copy(text) as command:
-            return kill.run(
+            return kill.run_command(
                 command, {"PYTHONUNBUFFERED": "1"}, self.script.parent, lambda _: None
             ).printed
 
@@ -162,7 +162,7 @@ class Workbench:
             report=found,
         )
 
-    def unlike(self, before: Sequence[str], after: DrilledVersion) -> str:
+    def first_output_difference(self, before: Sequence[str], after: DrilledVersion) -> str:
         """Return the first line that an undisturbed run prints differently than before;
         empty: none.
         """
@@ -171,8 +171,8 @@ class Workbench:
         old, one, two = (_as_section(each) for each in (before[0], *after.printed[:2]))
         if self._options.steps is not None:  # the script itself, without a Run, does not stop there
             old = [old[0]._replace(lines=old[0].lines[: len(one[0].lines)])]
-        known = output.varying(one, two, self._options.exempt)
-        found, _ = output.differences(old, one, known)
+        known = output.find_varying(one, two, self._options.exempt)
+        found, _ = output.compare_output(old, one, known)
         return f"{found[0].was!r} became {found[0].now!r}" if found else ""
 
     def write(self, text: str) -> None:
@@ -192,10 +192,10 @@ def _as_section(printed: str) -> list[Section]:
     return [Section(SafePoint(0), 1, tuple(printed.splitlines()))]
 
 
-class Mending:
-    """The search for what a script needs."""
+class RepairSearch:
+    """Searches for the changes that a script needs, by drilling versions of it."""
 
-    def __init__(self, bench: Workbench, say: Say) -> None:
+    def __init__(self, bench: ScriptDrills, say: Say) -> None:
         self._bench, self._say = bench, say
         self._tried: list[Fix] = []
         self._made: list[tuple[Fix, DrilledVersion]] = []  # each with the drill before it
@@ -213,53 +213,55 @@ class Mending:
             if not wanted:
                 break
             self._tried += wanted
-            now = self._round(now, wanted) or now
-        return self._prove(base, now) if now.verdict == report.IDENTICAL else now
+            now = self._try_fixes(now, wanted) or now
+        return self._remove_unneeded(base, now) if now.verdict == report.IDENTICAL else now
 
     def additions(self, text: str) -> list[Addition]:
         """Return the additions of this last version over the first one."""
         return [
             Addition(
-                what=described(fix, text),
-                evidence=self._evidence.get(fix) or _says(before),
+                what=describe_fix(fix, text),
+                evidence=self._evidence.get(fix) or _describe_version(before),
                 fix=fix,
             )
             for fix, before in self._made
         ]
 
-    def _round(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
+    def _try_fixes(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
         """Make all possible additions at once; if that does not help, one by one."""
         text, made = now.text, []
         for fix in wanted:
             try:
-                text = applied(text, fix)
+                text = apply_fix(text, fix)
                 made.append(fix)
             except FixRefused as error:
-                self._refuse(fix, str(error))
+                self._note_refused(fix, str(error))
         if not made:
             return None
         after = self._bench.drill(text)
-        why = self._spoils(now, after, made)
+        why = self._reason_against(now, after, made)
         if not why:
             self._made += [(fix, now) for fix in made]
             self._together |= set(made) if len(made) > 1 else set()
             return after
         if len(made) == 1:
-            self._refuse(made[0], why)
+            self._note_refused(made[0], why)
             return None
         last = now
         for fix in made:
-            last = self._round(last, [fix]) or last
+            last = self._try_fixes(last, [fix]) or last
         return None if last is now else last
 
-    def _refuse(self, fix: Fix, why: str) -> None:
-        self.refused[f"{described(fix)}: {why}"] = None
+    def _note_refused(self, fix: Fix, why: str) -> None:
+        self.refused[f"{describe_fix(fix)}: {why}"] = None
         # its attributes cannot be set, but its name can
         if fix.kind == "fields" and "frozen" in why.lower():
             self._instead[Fix("vars", (fix.owner.partition(".")[0].partition("[")[0],))] = None
-        self._say(f"not added: {described(fix)}: {why}")
+        self._say(f"not added: {describe_fix(fix)}: {why}")
 
-    def _spoils(self, before: DrilledVersion, after: DrilledVersion, made: Sequence[Fix]) -> str:
+    def _reason_against(
+        self, before: DrilledVersion, after: DrilledVersion, made: Sequence[Fix]
+    ) -> str:
         """Return the reason against a version; empty: there is none."""
         if after.verdict == FAILED and before.verdict != FAILED and after.divergence is None:
             return f"with it the script fails: {after.why}"
@@ -268,33 +270,33 @@ class Mending:
         changed = (
             ""
             if any(fix.kind in _ORDER for fix in made)
-            else self._bench.unlike(before.printed, after)
+            else self._bench.first_output_difference(before.printed, after)
         )
         return f"with it an undisturbed run prints otherwise: {changed}" if changed else ""
 
-    def _prove(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
-        """Drill without each line that was added together with others;
-        leave out those that are not needed.
+    def _remove_unneeded(self, base: DrilledVersion, now: DrilledVersion) -> DrilledVersion:
+        """Drill without each line that was added together with others; leave out lines that
+        are not needed.
         """
         for fix in [fix for fix, _ in self._made if fix in self._together and len(self._made) > 1]:
             try:
                 text = base.text
                 for each, _ in self._made:
-                    text = text if each == fix else applied(text, each)
+                    text = text if each == fix else apply_fix(text, each)
             except FixRefused as error:
                 self._evidence[fix] = f"without it another line cannot be added: {error}"
                 continue
-            self._say(f"without {described(fix)}:")
+            self._say(f"without {describe_fix(fix)}:")
             without = self._bench.drill(text)
             if without.verdict == report.IDENTICAL:
                 self._made = [each for each in self._made if each[0] != fix]
                 now = without
             else:
-                self._evidence[fix] = _says(without)
+                self._evidence[fix] = _describe_version(without)
         return now
 
 
-def _says(found: DrilledVersion) -> str:
+def _describe_version(found: DrilledVersion) -> str:
     if found.divergence is None:
         return f"{found.verdict}: {found.why}"
     at = SafePoint(found.divergence.step, found.divergence.phase)
@@ -302,10 +304,10 @@ def _says(found: DrilledVersion) -> str:
     return f"{found.verdict} at {at}: {f'{leaf}: ' if leaf else ''}{found.divergence.what}"
 
 
-def described(fix: Fix, text: str = "") -> str:
+def describe_fix(fix: Fix, text: str = "") -> str:
     """Return one addition in the words of the script, whose text decides between two forms."""
     if fix.kind in ("track", "fields"):
-        return advice.keyword(fix)
+        return advice.tracking_argument(fix)
     names = ", ".join(fix.names)
     if fix.kind == "vars" and f"{names}={names}" in text and f".vars.{names}" not in text:
         return f"{names}={names}"
@@ -323,7 +325,7 @@ def described(fix: Fix, text: str = "") -> str:
     return made[fix.kind]()
 
 
-def repair(
+def repair_script(
     command: Sequence[str],
     options: DrillOptions,
     say: Say,
@@ -331,7 +333,7 @@ def repair(
     *,
     new: bool = False,
     write: bool = False,
-) -> Repair:
+) -> RepairResult:
     """Add to the command's script what its resume needs. `new`: the script does not use Holdfast
     yet.
 
@@ -339,20 +341,20 @@ def repair(
         ChildError: the script fails by itself.
         UsageError: it cannot be changed, or was changed meanwhile.
     """
-    bench = Workbench(command, options, say, watch)
-    base = _begin(bench, say) if new else bench.drill(bench.text)
+    bench = ScriptDrills(command, options, say, watch)
+    base = _first_version(bench, say) if new else bench.drill(bench.text)
     if base.verdict == FAILED and base.divergence is None:
         raise ChildError(base.why)
-    mending = Mending(bench, say)
+    mending = RepairSearch(bench, say)
     last = mending.run(base)
-    found = Repair(
+    found = RepairResult(
         script=str(bench.script),
         first=base.verdict,
         verdict=last.verdict,
         additions=mending.additions(last.text),
         refused=list(mending.refused),
         why="" if last.verdict == report.IDENTICAL else last.why,
-        diff=difference(bench.text, last.text, str(bench.script)),
+        diff=unified_diff(bench.text, last.text, str(bench.script)),
         report=last.report,
     )
     if write and found.diff and found.verdict == report.IDENTICAL:
@@ -362,18 +364,18 @@ def repair(
     return found
 
 
-def _begin(bench: Workbench, say: Say) -> DrilledVersion:
+def _first_version(bench: ScriptDrills, say: Say) -> DrilledVersion:
     """Return the first version with a Run: with batches walked by it if that works, else its
     outermost loop alone.
     """
     versions = dict[str, None]()
     for batches in (True, False):
         try:
-            versions[begin.begun(bench.text, bench.script.stem, batches=batches)] = None
+            versions[begin.add_run(bench.text, bench.script.stem, batches=batches)] = None
         except FixRefused as error:
             raise UsageError(f"{bench.script}: {error}") from error
     for number, text in enumerate(versions, 1):
-        for line in difference(bench.text, text, str(bench.script)).splitlines():
+        for line in unified_diff(bench.text, text, str(bench.script)).splitlines():
             say(line)
         found = bench.drill(text)
         last = number == len(versions)
@@ -383,7 +385,11 @@ def _begin(bench: Workbench, say: Say) -> DrilledVersion:
         if (
             last
             and text != bench.text
-            and (changed := bench.unlike([bench.printed(bench.text)], found))
+            and (
+                changed := bench.first_output_difference(
+                    [bench.run_without_holdfast(bench.text)], found
+                )
+            )
         ):
             raise HoldfastError(
                 f"{bench.script}: with a Run an undisturbed run prints otherwise: {changed}"
@@ -392,7 +398,7 @@ def _begin(bench: Workbench, say: Say) -> DrilledVersion:
     raise UsageError(f"{bench.script}: no version was found")
 
 
-def difference(before: str, after: str, name: str) -> str:
+def unified_diff(before: str, after: str, name: str) -> str:
     """Return a diff that `patch` applies; empty: none."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), name, name

@@ -48,7 +48,7 @@ class ScriptSource:
         self._above: dict[cst.CSTNode, list[cst.BaseStatement]] = {}
         self._below: dict[cst.CSTNode, list[cst.BaseStatement]] = {}
         self._head: list[cst.BaseStatement] = []
-        self.all: list[cst.CSTNode] = [*walk(self.module)]
+        self.all: list[cst.CSTNode] = [*iterate_nodes(self.module)]
 
     # -- reading
     # ----------------------------------------------------------------------------------------------
@@ -65,17 +65,21 @@ class ScriptSource:
             raise FixRefused("a name there belongs to no scope that can be read")
         return found
 
-    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    def enclosing_nodes(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the nodes around the node, innermost first."""
         while (parent := self._parents.get(node)) is not None:
             yield (node := parent)
 
     def function(self, node: cst.CSTNode) -> Function | None:
-        return next((each for each in self.around(node) if isinstance(each, Function)), None)
+        return next(
+            (each for each in self.enclosing_nodes(node) if isinstance(each, Function)), None
+        )
 
     def statement(self, node: cst.CSTNode) -> cst.BaseStatement:
         inside = (
-            each for each in (node, *self.around(node)) if isinstance(each, cst.BaseStatement)
+            each
+            for each in (node, *self.enclosing_nodes(node))
+            if isinstance(each, cst.BaseStatement)
         )
         return next(inside)
 
@@ -87,7 +91,7 @@ class ScriptSource:
         return self.module.code_for_node(node).strip()
 
     def calls(self, within: cst.CSTNode | None = None) -> Iterator[cst.Call]:
-        nodes = self.all if within is None else walk(within)
+        nodes = self.all if within is None else iterate_nodes(within)
         return (each for each in nodes if isinstance(each, cst.Call))
 
     def functions(self, name: str) -> list[Function]:
@@ -111,7 +115,7 @@ class ScriptSource:
         if not found:
             return False
         uses = (each for each in self.all if isinstance(each, cst.Name) and each.value == root)
-        around = {*self.around(at)}
+        around = {*self.enclosing_nodes(at)}
         return any(
             isinstance(each, cst.Param)
             or (
@@ -133,9 +137,9 @@ class ScriptSource:
             | Function
             | cst.Lambda
         )
-        return (each for each in self.around(node) if isinstance(each, kinds))
+        return (each for each in self.enclosing_nodes(node) if isinstance(each, kinds))
 
-    def run(self) -> RunPlace | None:
+    def find_run(self) -> RunPlace | None:
         """Return where the script makes its Run; None: nowhere.
 
         Raises:
@@ -146,11 +150,11 @@ class ScriptSource:
             raise FixRefused(
                 f"the script makes {len(calls)} runs, and only one can be mended at a time"
             )
-        return self._place(calls[0]) if calls else None
+        return self._run_place(calls[0]) if calls else None
 
-    def _place(self, call: cst.Call) -> RunPlace:
+    def _run_place(self, call: cst.Call) -> RunPlace:
         function, statement = self.function(call), self.statement(call)
-        for node in self.around(call):
+        for node in self.enclosing_nodes(call):
             if isinstance(node, cst.WithItem) and node.item is call and node.asname is not None:
                 after = self.last_line(node.asname)
                 return RunPlace(call, statement, self.code(node.asname.name), function, after)
@@ -175,7 +179,7 @@ class ScriptSource:
         before = self._edits.get(node)
         self._edits[node] = change if before is None else lambda updated: change(before(updated))
 
-    def put(self, node: cst.CSTNode, code: str) -> None:
+    def replace(self, node: cst.CSTNode, code: str) -> None:
         """Replace an expression by code."""
         self.edit(node, lambda _: cst.parse_expression(code))
 
@@ -188,13 +192,13 @@ class ScriptSource:
             ),
         )
 
-    def before(self, statement: cst.CSTNode, *codes: str) -> None:
+    def insert_before(self, statement: cst.CSTNode, *codes: str) -> None:
         """Insert statements before one; its comments stay with it,
         and empty lines above come first.
         """
         self._above[statement] = [self._statement(code) for code in codes]
 
-    def behind(self, statement: cst.CSTNode, code: str) -> None:
+    def insert_after(self, statement: cst.CSTNode, code: str) -> None:
         self._below.setdefault(statement, []).append(self._statement(code))
 
     def remove(self, statement: cst.CSTNode) -> None:
@@ -206,9 +210,9 @@ class ScriptSource:
             raise TypeError(code)
         return made
 
-    def want(self, name: str, home: str = "holdfast") -> None:
-        """Let the script import `name` from `home`: in an existing import line, or in a new one
-        after the other imports.
+    def add_import(self, name: str, home: str = "holdfast") -> None:
+        """Import `name` from `home` in the script: in an existing import line, or in a new
+        one after the others.
         """
         for line in filter(_is_import, self.module.body):
             there = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
@@ -225,17 +229,19 @@ class ScriptSource:
             if _is_import(each) or (not above and self.module.get_docstring() is not None):
                 above.append(each)
         if above:
-            self.behind(above[-1], f"from {home} import {name}")
+            self.insert_after(above[-1], f"from {home} import {name}")
         else:
             self._head.append(self._statement(f"from {home} import {name}"))
 
-    def reach(self, place: RunPlace, users: Iterable[cst.CSTNode]) -> None:
-        """Make the run's variable global if code outside of the function that makes it uses it.
+    def make_run_global(self, place: RunPlace, users: Iterable[cst.CSTNode]) -> None:
+        """Declare the run's variable global if code outside of the function that makes it uses it.
 
         Raises:
             Refused: another variable has that name there.
         """
-        outside = [each for each in users if place.function not in (each, *self.around(each))]
+        outside = [
+            each for each in users if place.function not in (each, *self.enclosing_nodes(each))
+        ]
         if place.function is None or not outside:
             return
         for function in {self.function(each) for each in outside} - {None}:
@@ -245,11 +251,11 @@ class ScriptSource:
                     f"{function.name.value if function else 'it'}"
                 )
         if f"global {place.name}" not in self.code(place.function):
-            self.before(place.statement, f"global {place.name}")
+            self.insert_before(place.statement, f"global {place.name}")
 
     def text(self) -> str:
         """Return the script with all edits."""
-        changed = self.module.visit(_Edits(self._edits, self._above, self._below))
+        changed = self.module.visit(_EditApplier(self._edits, self._above, self._below))
         if not isinstance(changed, cst.Module):
             raise TypeError("a module became something else")
         found = changed.with_changes(body=[*self._head, *changed.body]).code
@@ -257,7 +263,7 @@ class ScriptSource:
         return found
 
 
-class _Edits(cst.CSTTransformer):
+class _EditApplier(cst.CSTTransformer):
     def __init__(
         self, edits: Mapping[Any, Edit], above: Mapping[Any, Any], below: Mapping[Any, Any]
     ) -> None:
@@ -280,14 +286,14 @@ class _Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([*above, now, *below])
 
 
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def iterate_nodes(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield a node and all that it contains, in the order of the text."""
     yield node
     for child in node.children:
-        yield from walk(child)
+        yield from iterate_nodes(child)
 
 
-def keyword(arg: cst.Arg) -> str:
+def keyword_of(arg: cst.Arg) -> str:
     """Return the name that an argument is given by; empty: by its place."""
     return arg.keyword.value if arg.keyword is not None else ""
 
@@ -300,11 +306,11 @@ def with_entry(mapping: cst.BaseExpression, word: str, value: str) -> cst.BaseEx
         and isinstance(mapping.func, cst.Name)
         and mapping.func.value == "dict"
     ):
-        return _spread(with_argument(mapping, word, value))
+        return _one_argument_per_line(with_argument(mapping, word, value))
     if isinstance(mapping, cst.Dict):
         made = cst.DictElement(cst.SimpleString(f'"{word}"'), entry)
         return mapping.with_changes(
-            elements=_appended(mapping.elements, made, mapping.lbrace.whitespace_after)
+            elements=_append_entry(mapping.elements, made, mapping.lbrace.whitespace_after)
         )
     code = cst.Module([]).code_for_node(mapping)
     return cst.parse_expression(f"dict({code}, {word}={value})")
@@ -317,10 +323,10 @@ def with_argument(call: cst.Call, word: str, value: str) -> cst.Call:
         cst.Name(word),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
     )
-    return call.with_changes(args=_appended(call.args, made, call.whitespace_before_args))
+    return call.with_changes(args=_append_entry(call.args, made, call.whitespace_before_args))
 
 
-def _appended(entries: Sequence[Any], made: Any, before: Any) -> list[Any]:
+def _append_entry(entries: Sequence[Any], made: Any, before: Any) -> list[Any]:
     """Return the entries and one more; a trailing comma stays,
     and so do comments and one entry per line.
     """
@@ -346,7 +352,7 @@ def _appended(entries: Sequence[Any], made: Any, before: Any) -> list[Any]:
     ]
 
 
-def _spread(call: cst.Call) -> cst.Call:
+def _one_argument_per_line(call: cst.Call) -> cst.Call:
     """Return the call with one argument per line if it would be long on one line."""
     code = cst.Module([]).code_for_node(call)
     if len(code) <= _LONG or "\n" in code:
@@ -362,7 +368,7 @@ def _importing(line: cst.ImportFrom, name: str) -> cst.ImportFrom:
     if isinstance(line.names, cst.ImportStar):
         return line
     return line.with_changes(
-        names=_appended(line.names, cst.ImportAlias(cst.Name(name)), cst.SimpleWhitespace(""))
+        names=_append_entry(line.names, cst.ImportAlias(cst.Name(name)), cst.SimpleWhitespace(""))
     )
 
 

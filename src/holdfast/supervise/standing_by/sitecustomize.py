@@ -28,7 +28,7 @@ Seen = tuple[int, int, int, str]  # modification time, size, inode, digest
 Place = tuple[str | None, list[str]]  # a module's file, and the folders of its submodules
 
 
-def _undo() -> bool:
+def _remove_traces() -> bool:
     """Undo all traces of the standby in this process;
     return whether the user has a `sitecustomize`.
     """
@@ -52,8 +52,8 @@ def _undo() -> bool:
     return True
 
 
-class _Quiet:
-    """Keeps output until the script runs, and prints it then."""
+class _HeldOutput:
+    """Holds back output until the script runs, and prints it then."""
 
     def __init__(self) -> None:
         self._ours = [os.dup(1), os.dup(2)]
@@ -80,8 +80,8 @@ class _Quiet:
             os.close(kept)
 
 
-class _Gently:
-    """Imports with the lowest priority, where that can be taken back."""
+class _LowPriority:
+    """Runs the imports with the lowest priority, where that can be undone."""
 
     def __init__(self) -> None:
         self._before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -104,15 +104,15 @@ def _import_all(asked: dict[str, object]) -> str:
     folders = [*filter(_is_installed, sys.path), os.path.dirname(os.path.dirname(_HERE))]
     installed = tuple({os.path.join(os.path.realpath(path), "") for path in folders})
     installed += ("built-in", "frozen")
-    drawn, name = _Drawn(), ""
+    drawn, name = _GeneratorUse(), ""
     try:
         # nothing of the script has run before them, so it has seeded no generator
         for name in _first_imports():
             spec = importlib.util.find_spec(name.partition(".")[0])
-            if spec is None or not _real(spec.origin or "").startswith(installed):
+            if spec is None or not _real_path(spec.origin or "").startswith(installed):
                 break
             importlib.import_module(name)
-        drawn.look()
+        drawn.note_states()
         for name, origin in modules.items():
             if (
                 name != "sitecustomize"
@@ -120,10 +120,10 @@ def _import_all(asked: dict[str, object]) -> str:
                 and name not in sys.modules
             ):
                 importlib.import_module(name)
-                drawn.look()
+                drawn.note_states()
     except BaseException as error:
         return f"{name} cannot be imported alone: {type(error).__name__}"
-    if drawn.differs():
+    if drawn.was_used():
         return "an import draws random numbers, which the script may have seeded before"
     for name, file in _loaded().items():
         if name in modules and modules[name] != file:
@@ -140,7 +140,7 @@ def _import_all(asked: dict[str, object]) -> str:
     )
 
 
-def _real(origin: str) -> str:
+def _real_path(origin: str) -> str:
     return origin if origin in {"built-in", "frozen"} else os.path.realpath(origin)
 
 
@@ -159,18 +159,18 @@ def _first_imports() -> list[str]:
     return found
 
 
-class _Drawn:
-    """Whether one of the global generators has been used since its module was imported."""
+class _GeneratorUse:
+    """Detects whether a global random generator was used since its module was imported."""
 
     def __init__(self) -> None:
         self._before: dict[str, bytes] = {}
 
-    def look(self) -> None:
+    def note_states(self) -> None:
         for name, state in _STATES.items():
             if name not in self._before and name in sys.modules:
                 self._before[name] = state(sys.modules[name])
 
-    def differs(self) -> bool:
+    def was_used(self) -> bool:
         return any(
             _STATES[name](sys.modules[name]) != before for name, before in self._before.items()
         )
@@ -218,10 +218,10 @@ def _loaded() -> dict[str, str]:
     return found
 
 
-def _look(files: dict[str, str]) -> dict[str, Seen]:
+def _file_states(files: dict[str, str]) -> dict[str, Seen]:
     """Return the state of each file now, and the targets of the modules' folders."""
     return {
-        file: (*_facts(file), _digest(file))
+        file: (*_file_facts(file), _digest(file))
         for file in {*files.values(), *_site_files(), sys.argv[0]}
     }
 
@@ -237,7 +237,7 @@ def _site_files() -> list[str]:
     ]
 
 
-def _facts(file: str) -> tuple[int, int, int]:
+def _file_facts(file: str) -> tuple[int, int, int]:
     facts = os.stat(file)
     return facts.st_mtime_ns, facts.st_size, facts.st_ino
 
@@ -249,7 +249,7 @@ def _digest(file: str) -> str:
         return xxhash.xxh3_128_hexdigest(data.read())
 
 
-def _changed(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Place]) -> str:
+def _changed_file(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Place]) -> str:
     """Return which file has another content than when it was imported,
     or leads elsewhere now; "" if none.
     """
@@ -258,23 +258,23 @@ def _changed(seen: dict[str, Seen], loaded: dict[str, str], found: dict[str, Pla
         return f"{min(new)} is new"
     for file, (*before, digest) in seen.items():
         try:
-            if [*_facts(file)] != before and _digest(file) != digest:
+            if [*_file_facts(file)] != before and _digest(file) != digest:
                 return f"{file} has changed"
         except OSError:
             return f"{file} is gone"
     importlib.invalidate_caches()
     for name, file in loaded.items():
         if "." not in name:
-            origin, _ = _place(name, _places())
+            origin, _ = _find_module(name, _import_places())
             if origin not in {None, file} and name not in sys.builtin_module_names:
                 return f"{name} would come from {origin}"
     for name, place in found.items():
-        if _place(name, _places()) != place:
+        if _find_module(name, _import_places()) != place:
             return f"{name} is found elsewhere"
-    return _mapped()
+    return _replaced_library()
 
 
-def _places() -> list[str]:
+def _import_places() -> list[str]:
     """Return where the script's imports are looked for: Python will put its folder first."""
     return (
         sys.path
@@ -283,7 +283,7 @@ def _places() -> list[str]:
     )
 
 
-def _place(name: str, places: list[str]) -> Place:
+def _find_module(name: str, places: list[str]) -> Place:
     spec = importlib.machinery.PathFinder.find_spec(name, places)
     return (
         (spec.origin, [*(spec.submodule_search_locations or ())])
@@ -292,16 +292,20 @@ def _place(name: str, places: list[str]) -> Place:
     )
 
 
-def _is_beside(names: list[str]) -> str:
+def _module_in_script_folder(names: list[str]) -> str:
     """Return which module that an import looked for is found in the script's folder,
     too; "" if none.
     """
-    differ = (name for name in names if _place(name, _places()) != _place(name, sys.path))
+    differ = (
+        name
+        for name in names
+        if _find_module(name, _import_places()) != _find_module(name, sys.path)
+    )
     name = next(differ, "")
     return f"an import looks for {name}, which is beside the script" if name else ""
 
 
-class _Finder:
+class _ImportRecorder:
     """Notes the names of all modules that are looked for, and finds none."""
 
     def __init__(self) -> None:
@@ -312,7 +316,7 @@ class _Finder:
             self.names[name] = None
 
 
-def _mapped() -> str:
+def _replaced_library() -> str:
     """Return which library in memory has been replaced on the disk; "" if none."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
         files = {
@@ -328,42 +332,45 @@ def _mapped() -> str:
     return f"{min(gone)[:-10]} has changed" if gone else ""
 
 
-def _size() -> int:
+def _memory_size() -> int:
     with open("/proc/self/statm", encoding="ascii") as text:
         return int(text.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _stay(*_: object) -> None:
+def _forbid_exec(*_: object) -> None:
     """Replace functions that start another program in this process:
     Python would then run the script at once.
     """
     raise PermissionError("it starts another program")
 
 
-def _stand_by(link: int, file: str) -> str:
+def _import_and_wait(link: int, file: str) -> str:
     """Import, and wait; return why the script must not run here, or ""."""
     with open(file, "rb") as text:
         asked = json.load(text)
     if asked["cwd"] != os.getcwd():
         return f"the script goes to {asked['cwd']}, where an import may look"
-    gently, kept, finder = _Gently(), (os.execv, os.execve), _Finder()
-    os.execv = os.execve = _stay  # type: ignore[assignment]
+    gently, kept, finder = _LowPriority(), (os.execv, os.execve), _ImportRecorder()
+    os.execv = os.execve = _forbid_exec  # type: ignore[assignment]
     sys.meta_path.insert(0, finder)
-    why = _import_all(asked) or _is_beside([*finder.names])
+    why = _import_all(asked) or _module_in_script_folder([*finder.names])
     if why:
         return why
     loaded = _loaded()
-    seen, found = _look(loaded), {name: _place(name, _places()) for name in finder.names}
+    seen, found = (
+        _file_states(loaded),
+        {name: _find_module(name, _import_places()) for name in finder.names},
+    )
     sys.meta_path.remove(finder)
     os.execv, os.execve = kept
     gently.end()
-    os.write(link, f"ready {_size()}\n".encode())
+    os.write(link, f"ready {_memory_size()}\n".encode())
     if not os.read(link, 1):
         return "nobody waits for it"
-    return _changed(seen, loaded, found)
+    return _changed_file(seen, loaded, found)
 
 
-def _begin() -> bool:
+def _become_script() -> bool:
     """Return whether the user has a `sitecustomize`, once the script may run.
 
     Whatever goes wrong, the process ends: Python would print the error and run the script beside
@@ -371,14 +378,14 @@ def _begin() -> bool:
     """
     channel = os.environ.pop("HOLDFAST_STANDBY", "")
     if not channel:
-        return _undo()
+        return _remove_traces()
     number, file = channel.split(",", 1)
     link, found = int(number), False
     try:
         os.set_inheritable(link, False)  # a program that replaces this one closes it
-        quiet = _Quiet()
-        found = _undo()
-        why = _stand_by(link, file)
+        quiet = _HeldOutput()
+        found = _remove_traces()
+        why = _import_and_wait(link, file)
         os.write(link, f"no {why}\n".encode(errors="replace") if why else b"go\n")
     except BaseException as error:
         why = f"{type(error).__name__}: {error}"
@@ -392,5 +399,5 @@ def _begin() -> bool:
 
 
 _OURS = {*sys.modules, "json", "json.decoder", "json.encoder", "json.scanner", "resource", "_json"}
-if not _begin():
+if not _become_script():
     raise ImportError("there is no other", name="sitecustomize")  # as Python would have found
