@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cluster.cause import BAD_NODE
 from holdfast.inspect import starts
-from holdfast.store.refusal import refused
+from holdfast.store.refusal import disk_error
 from holdfast.supervise import causes
 from holdfast.supervise.causes import DISK, MEMORY, REPEATS, UNTRUSTED, Error, Evidence, cause
 from holdfast.supervise.evidence import is_full, memory_files
@@ -21,7 +21,7 @@ CRASH = CommandAttempt("failed", 1, 60.0)
 
 def _ours(code):
     """A save that the disk refused, as the output has it where the journal's last line could not be written."""
-    error = refused(Path("run"), "save", OSError(code, "", "run/file"))
+    error = disk_error(Path("run"), "save", OSError(code, "", "run/file"))
     kind = f"{type(error).__module__}.{type(error).__name__}"
     return WRONG._replace(kind=kind, text=f"{kind}: {error}")
 

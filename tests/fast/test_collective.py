@@ -397,7 +397,7 @@ def test_only_rank_0_writes_a_journal(tmp_path):
         attempt = store.claim()
         attempt.record("told", what=f"by {store.ranks.rank}")
         attempt.flush(sync=True)
-        attempt.show()
+        attempt.flush_unless_busy()
         attempt.close("end", step=0)
         return attempt.number, attempt.run, attempt.room
 

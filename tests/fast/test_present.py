@@ -9,7 +9,7 @@ from holdfast.mirror.records import Claim, Copy, PlaceState, ResumeOrigin
 from holdfast.mirror.sending import identity
 from holdfast.run.mirror_lineage import RunLineage, resume_origin_of
 from holdfast.store import claiming
-from holdfast.store.claiming import Elsewhere
+from holdfast.store.claiming import RemoteFacts
 from holdfast.store.format import Name
 
 A, B = ({"host": host, "boot": host, "pid": 1, "pid_started": "1", "pid_space": "p"} for host in "ab")
@@ -120,9 +120,9 @@ def test_an_attempts_origin_is_told_by_its_journal():
 
 def test_a_claim_is_above_the_attempts_elsewhere_and_of_the_same_run(tmp_path):
     """A new directory takes the run's id; one of another run is refused, and nothing is claimed there."""
-    attempt = claiming.claim(tmp_path / "run", elsewhere=Elsewhere("the-run", 6))
+    attempt = claiming.claim(tmp_path / "run", elsewhere=RemoteFacts("the-run", 6))
     assert (7, "the-run") == (attempt.number, attempt.run)
     attempt.close("end", step=0)
     with pytest.raises(UsageError, match="another run's directory"):
-        claiming.claim(tmp_path / "run", elsewhere=Elsewhere("another", 9))
-    assert 8 == claiming.claim(tmp_path / "run", elsewhere=Elsewhere("the-run", 3)).number
+        claiming.claim(tmp_path / "run", elsewhere=RemoteFacts("another", 9))
+    assert 8 == claiming.claim(tmp_path / "run", elsewhere=RemoteFacts("the-run", 3)).number

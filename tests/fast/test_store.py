@@ -741,7 +741,7 @@ def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
     listed = []
     monkeypatch.setattr(attempts, "JOIN_S", 0.2)
     monkeypatch.setattr(scan, "names", listed.append)
-    attempts.appear(root / "made elsewhere", lambda _: bool(listed))
+    attempts.wait_until_visible(root / "made elsewhere", lambda _: bool(listed))
     assert [root] == listed
 
 

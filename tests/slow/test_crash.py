@@ -266,17 +266,17 @@ def adopt_late(story: Story) -> Iterator[None]:
     os.rename(path, partial)
     story.done = story.done._replace(step=1, flying=2)
     yield
-    fence = claiming.fence
+    fence = claiming.fence_attempt
 
     def late(attempt: attempts.Attempt, log: journal.Log) -> None:
         os.rename(partial, path)
         fence(attempt, log)
 
-    claiming.fence = late
+    claiming.fence_attempt = late
     try:
         story.claim()
     finally:
-        claiming.fence = fence
+        claiming.fence_attempt = fence
     story.store.prune(Last(1))
 
 

@@ -257,7 +257,9 @@ def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch, fence):
     if fence == "no removal":
         monkeypatch.setattr(disk, "remove_dir", spared)
     else:
-        monkeypatch.setattr(claiming, "fence", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch())
+        monkeypatch.setattr(
+            claiming, "fence_attempt", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch()
+        )
     acted = 0
     for nth in range(0, 150, 10):
         try:

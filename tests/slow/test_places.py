@@ -309,7 +309,7 @@ ALICE, BOB, ROOT = 1001, 1002, 0
     ],
 )
 def test_who_follows_which_link(link, target, run, user, follows):
-    assert follows == places.may_follow(link, target, run, user)
+    assert follows == places.may_follow_link(link, target, run, user)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

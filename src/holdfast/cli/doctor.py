@@ -15,7 +15,7 @@ from ..doctor.stale_files import REMOVE, StaleFile
 from ..errors import NotFound
 from ..run import settings
 from ..run.settings import PURGE_DAYS
-from ..store.claiming import strangers
+from ..store.claiming import possibly_alive_attempts
 from ..store.locate import is_mirror, run_of
 from ..supervise import leftovers
 from . import measured, options
@@ -92,7 +92,7 @@ def _stale_files(directory: Path) -> list[StaleFile]:
     root = _root(directory)
     return (
         []
-        if root is not None and strangers(root)
+        if root is not None and possibly_alive_attempts(root)
         else [*(stale_files.find(root) if root else ()), *found]
     )
 

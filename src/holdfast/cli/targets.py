@@ -20,7 +20,7 @@ from ..store import claiming, source
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
-from ..store.claiming import Elsewhere
+from ..store.claiming import RemoteFacts
 from ..store.committing import writing
 from ..store.format import MANIFEST
 from ..store.locate import require_run
@@ -64,7 +64,7 @@ class CopyTarget(Protocol):
 class Directory:
     """A run's directory. With its first copy this process becomes an attempt of the run."""
 
-    def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
+    def __init__(self, root: Path, known: RemoteFacts, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
         self._claimed: Attempt | None = None
 
@@ -90,7 +90,7 @@ class Directory:
 
     def add(self, item: Item) -> str:
         partial = self._attempt.room / item.name
-        with self._attempt.acting("copy"):
+        with self._attempt.translate_errors("copy"):
             _require_space(self._root, item.checkpoint.size_bytes)
             disk.make_dir(partial)
             try:
@@ -99,7 +99,7 @@ class Directory:
                 for problem in Checkpoint(partial).problems(cold=True):
                     raise Damaged(f"{problem}; the copy was removed: is this disk sound?")
             except BaseException:
-                attempts.clean_up(partial)
+                attempts.remove_if_possible(partial)
                 raise
             attempts.publish(self._attempt, partial, item.name)
             self._point()
@@ -110,7 +110,7 @@ class Directory:
         index = CheckpointIndex(self._root)
         for link, find in (("latest", index.latest), ("best", lambda: index.best(None))):
             with suppress(OSError, Damaged, NotFound):
-                attempts.point(self._attempt, link, find().path.name)
+                attempts.update_link(self._attempt, link, find().path.name)
 
 
 class PlaceTarget:
@@ -133,7 +133,7 @@ class PlaceTarget:
 
 
 @contextmanager
-def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
+def target(text: str, run_json: str, known: RemoteFacts, tell: Tell) -> Iterator[CopyTarget]:
     """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
@@ -151,7 +151,7 @@ def target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[C
         yield directory
 
 
-def _require_free(root: Path, text: str, known: Elsewhere) -> None:
+def _require_free(root: Path, text: str, known: RemoteFacts) -> None:
     require_run(root)
     if scan.is_file(root / "run.json") and attempts.read_run(root) != known.run:
         raise UsageError(f"{text}: another run lies there; nothing was copied. Name another folder")

@@ -12,7 +12,7 @@ import msgspec
 
 from ..ranks import Ranks, tried
 from ..store import pruning
-from ..store.attempt import appear, is_checkpoint
+from ..store.attempt import is_checkpoint, wait_until_visible
 from ..store.committing import Committing, Facts
 from ..store.format import Name
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
@@ -56,7 +56,7 @@ class CollectiveSave:
         )
 
     def _act(self, work: Callable[[], bytes]) -> bytes:
-        with self.attempt.acting("save"):
+        with self.attempt.translate_errors("save"):
             return work()
 
     def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> Sequence[str]:
@@ -151,7 +151,7 @@ class CollectiveSave:
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
-            appear(checkpoint.path, is_checkpoint)
+            wait_until_visible(checkpoint.path, is_checkpoint)
             mine = owner.index.at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]

@@ -18,7 +18,7 @@ from ..rules import Rule
 from ..state import tree
 from ..state.codec import uncollected
 from ..state.snapshot import Arena
-from ..store.attempt import Attempt, join
+from ..store.attempt import Attempt, join_attempt
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name
 from ..store.pruning import DamagedBefore, DamagedSince
@@ -56,7 +56,7 @@ class CollectiveStore(Store):
         with self.ranks.together("join"):
             if self.ranks.rank:
                 try:
-                    found.append(join(self.root, number, run))
+                    found.append(join_attempt(self.root, number, run))
                 except UsageError as error:
                     raise UsageError(
                         f"rank {self.ranks.rank} does not see what rank 0 does: {error}"

@@ -19,7 +19,7 @@ from ..run.pace import chosen_interval
 from ..run.room import describe_purge
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
-from ..store.refusal import all_barred
+from ..store.refusal import blocked_directories
 from ..young_daly import Chosen
 from .check import Check, ok, problem, warning
 from .scheduler import Settings
@@ -43,7 +43,7 @@ def rights(run: Path) -> Iterator[Check]:
     """Check that this user may move and remove all that a start and a prune have to, including
     files of other users.
     """
-    for bar in all_barred(run):
+    for bar in blocked_directories(run):
         yield problem("rights", bar.what, bar.todo)
 
 

@@ -114,7 +114,7 @@ class BlocklessRun:
     def log_after_loop(self, values: dict[str, float | str]) -> None:
         """Log numbers after the loop. They belong to the run's end and are durable on return."""
         session = self.session
-        if session.attempt.inherited or not self._finished:
+        if session.attempt.is_in_forked_child or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.metrics.log(values)
         session.metrics.flush("exit")
@@ -135,7 +135,7 @@ class BlocklessRun:
         Return the exit code that the process must have, or 0.
         """
         session = self.session
-        if session.attempt.inherited:
+        if session.attempt.is_in_forked_child:
             return 0
         if not session.lifetime.is_over:
             where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")

@@ -157,7 +157,7 @@ class CheckpointFetcher:
     ) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
         partial = self._attempt.room / name
-        with self._attempt.acting("fetch a checkpoint"):
+        with self._attempt.translate_errors("fetch a checkpoint"):
             disk.remove_tree(partial)
             disk.make_dir(partial)
             got = self.client.ask_one(
@@ -168,7 +168,7 @@ class CheckpointFetcher:
             self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
                 self.store.sharing.forget()
-                attempts.set_aside(self._attempt, instead_of.path, "unreadable")
+                attempts.move_to_quarantine(self._attempt, instead_of.path, "unreadable")
                 self._attempt.record(
                     "quarantined", name=name, why="it cannot be read, and a place has it"
                 )
@@ -252,7 +252,7 @@ class CheckpointFetcher:
                 "into": str(fresh),
             }
             try:
-                with self._attempt.acting("heal a checkpoint"):
+                with self._attempt.translate_errors("heal a checkpoint"):
                     disk.remove_tree(fresh)
                     self.client.ask_one("file", args, place, QUIET_S)
                     healed = self._replace_file(fresh, checkpoint, name)

@@ -189,7 +189,7 @@ def release_attempt(session: Session, error: BaseException | None) -> None:
         session.around.close()
         session.display.close()
         session.saves.release()
-        session.attempt.leave()
+        session.attempt.mark_over()
 
 
 def journal_failure(session: Session, error: BaseException) -> None:

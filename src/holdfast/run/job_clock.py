@@ -215,7 +215,8 @@ def wait_for_earlier_task(root: Path, here: Job | None) -> None:
     chain.await_turn(
         root,
         lambda: [
-            Earlier(log.owner, partial(_close_journal, log)) for log in claiming.strangers(root)
+            Earlier(log.owner, partial(_close_journal, log))
+            for log in claiming.possibly_alive_attempts(root)
         ],
         here,
     )

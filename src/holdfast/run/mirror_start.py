@@ -22,7 +22,7 @@ from ..mirror.protocol import Event
 from ..mirror.records import NO_MANIFEST, PlaceState
 from ..rules import Last, Rule
 from ..store.attempt import Attempt, read_run
-from ..store.claiming import Elsewhere
+from ..store.claiming import RemoteFacts
 from ..store.committing import writing
 from ..store.format import parse_name
 from ..store.store import Store
@@ -53,7 +53,7 @@ class MirrorStart:
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, PlaceState] = {}
 
-    def query_places(self, logs: Sequence[Log]) -> Elsewhere:
+    def query_places(self, logs: Sequence[Log]) -> RemoteFacts:
         """Ask all places for their content; return the facts that the claim of the run's directory
         needs.
 
@@ -78,7 +78,7 @@ class MirrorStart:
         self._require_no_live_attempt(logs)
         claims = [claim.attempt for seen in self._seen.values() for claim in seen.claims]
         copies = [copy.attempt for seen in self._seen.values() for copy in seen.copies]
-        return Elsewhere(run, max([*claims, *copies], default=0))
+        return RemoteFacts(run, max([*claims, *copies], default=0))
 
     def require_same_submission(
         self, entered: Mapping[str, Any], accepted: Collection[str]

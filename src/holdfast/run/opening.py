@@ -180,12 +180,12 @@ def _begin_on_this_rank(
         _begin_fresh(session, source, reports)
     else:
         _restore_run_memory(session, checkpoint, session.origin.memory)
-    with session.attempt.acting("begin"):
+    with session.attempt.translate_errors("begin"):
         session.job_clock.report_run_path(fresh=checkpoint is None)
     if session.ranks.leads:
         _call_tracker(session)
         document()  # runs git now and caches its answer: the first save starts no process
-        with session.attempt.acting("read what earlier attempts noted"):
+        with session.attempt.translate_errors("read what earlier attempts noted"):
             session.saves.use_past_measurements()
         for log in session.attempt.earlier:
             log.forget()

@@ -70,7 +70,7 @@ class ReadRetries(msgspec.Struct):
         self._began_s, self._most_s = time.monotonic(), min(MOST_S, left_s / SHARE)
         self._reporter.warn(f"{error}; tries again for up to {self._most_s:.0f} s")
         with suppress(StoreError):  # the disk may fail altogether
-            self._reporter.attempt.show()
+            self._reporter.attempt.flush_unless_busy()
 
     def retry_until_readable(self, work: Callable[[], T]) -> T:
         """Return what `work` returns, which all ranks do together. Wait and do it again while a

@@ -12,7 +12,7 @@ import msgspec
 from .. import journal, scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..ranks import Ranks
-from ..store.attempt import Attempt, appear, is_checkpoint
+from ..store.attempt import Attempt, is_checkpoint, wait_until_visible
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
@@ -435,7 +435,7 @@ def _open_chosen(store: Store, name: str) -> Checkpoint | None:
         return None
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
-        appear(path, is_checkpoint)
+        wait_until_visible(path, is_checkpoint)
     return store.index.at(path)
 
 

@@ -229,7 +229,7 @@ class Run(AbstractContextManager["Run"]):
     ) -> None:
         session = self._last
         # a forked child leaves the block: its parent has the run
-        if session is None or session.attempt.inherited:
+        if session is None or session.attempt.is_in_forked_child:
             return
         if session.lifetime.left:  # by Loop.leave, or a finished run ends the process
             self._release_session()

@@ -438,7 +438,7 @@ class Saver(msgspec.Struct):
         if flight.reason == "asked":
             log_line(f"{self._store.root}: saved {flight.name}, as asked")
         # a later attempt may have pruned it already
-        with suppress(DiskError, NotFound), attempt.acting("save"):
+        with suppress(DiskError, NotFound), attempt.translate_errors("save"):
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(

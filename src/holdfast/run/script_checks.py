@@ -112,7 +112,7 @@ class ScriptChecks(msgspec.Struct):
         if number == 1 and self._ranks.leads:
             reporter.record("first_step", process_s=round(owner.age_s(), 3))
             with suppress(DiskError):  # the line is kept, and written the next time
-                reporter.attempt.show()
+                reporter.attempt.flush_unless_busy()
             alive.write_import_list()
         if number == 3 or number & (number - 1) == 0:
             for lost in self._watch.take_lost():

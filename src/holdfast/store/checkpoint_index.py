@@ -122,7 +122,7 @@ class CheckpointIndex:
 
     def pins(self) -> set[str]:
         """Names of pinned checkpoints, which no rule removes."""
-        return pins.names(self.root)
+        return pins.pinned_names(self.root)
 
     def facts(self) -> list[CheckpointFacts]:
         """The facts for retention rules, of every checkpoint with a valid manifest and its own

@@ -15,14 +15,14 @@ from .. import disk, journal, owner, scan
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
-from .attempt import Attempt, clean_up, is_over, read_run, to_quarantine
+from .attempt import Attempt, is_over, read_run, remove_if_possible, rename_into_quarantine
 from .format import run_json
 
 _MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
 
-class Elsewhere(NamedTuple):
+class RemoteFacts(NamedTuple):
     """What is known of a run at places other than its directory."""
 
     run: str | None = None  # its id
@@ -35,7 +35,7 @@ def claim(
     take_over: bool = False,
     private: bool = False,
     note: str | None = None,
-    elsewhere: Elsewhere = Elsewhere(),  # noqa: B008  a frozen value
+    elsewhere: RemoteFacts = RemoteFacts(),  # noqa: B008  a frozen value
 ) -> Attempt:
     """Begin the next attempt of the run at `root`, after fencing all earlier ones.
 
@@ -47,7 +47,7 @@ def claim(
         Superseded: an even later attempt began meanwhile.
         StoreError: each try to begin was in vain.
     """
-    places.require(root)
+    places.require_safe_links(root)
     if private:
         places.make_private(root)
     for part in (
@@ -58,16 +58,16 @@ def claim(
         root / "quarantine",
     ):
         disk.make_dirs(part)
-    places.require_rooms(root)
-    run = _run_id(root, note, elsewhere.run)
+    places.refuse_linked_attempts(root)
+    run = _read_or_create_run_id(root, note, elsewhere.run)
     for _ in range(_MOST_TRIES):
-        taken = _numbers(root)  # before the journals, so that each of these attempts has one
+        taken = _used_numbers(root)  # before the journals, so that each of these attempts has one
         earlier = journal.logs(root)
-        _refuse_strangers(root, _living(root, earlier), take_over=take_over)
+        _refuse_while_alive(root, _possibly_alive(root, earlier), take_over=take_over)
         number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])
         attempt = Attempt(root, number, run)
-        with _left_on_failure(attempt):
-            if _enter(attempt):
+        with _mark_over_on_failure(attempt):
+            if _create_attempt_dir(attempt):
                 break
     else:
         raise StoreError(
@@ -77,23 +77,23 @@ def claim(
             "or starts this run again and again"
         )
     attempt.earlier = earlier
-    with _left_on_failure(attempt), attempt.acting("begin"):
-        _settle(attempt, take_over=take_over)
+    with _mark_over_on_failure(attempt), attempt.translate_errors("begin"):
+        _fence_older_attempts(attempt, take_over=take_over)
         # makes a commit durable whose process died before syncing it
         disk.sync_dir(root / "checkpoints")
     return attempt
 
 
 @contextmanager
-def _left_on_failure(attempt: Attempt) -> Iterator[None]:
+def _mark_over_on_failure(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        attempt.leave()
+        attempt.mark_over()
         raise
 
 
-def _enter(attempt: Attempt) -> bool:
+def _create_attempt_dir(attempt: Attempt) -> bool:
     """Create `attempts/<number>`, complete with the journal's first line, in one step.
 
     Returns False if another process took this number, or removed the draft as stale while this one
@@ -110,8 +110,8 @@ def _enter(attempt: Attempt) -> bool:
         disk.rename_new(draft, attempt.room)
     except OSError as error:
         # NFS may repeat a rename that succeeded, and report the second try
-        if not _holds(attempt.journal, begin):
-            clean_up(draft)
+        if not _has_content(attempt.journal, begin):
+            remove_if_possible(draft)
             if isinstance(error, FileExistsError | FileNotFoundError):
                 return False
             raise
@@ -119,16 +119,16 @@ def _enter(attempt: Attempt) -> bool:
     return True
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     try:
         return path.read_bytes() == data
     except OSError:
         return False
 
 
-def _settle(attempt: Attempt, *, take_over: bool) -> None:
+def _fence_older_attempts(attempt: Attempt, *, take_over: bool) -> None:
     """Fence all older attempts. If a newer one exists, remove this one and raise Superseded."""
-    rooms = _rooms(attempt.root)
+    rooms = _attempt_dir_numbers(attempt.root)
     newer = [number for number in rooms if number > attempt.number]
     if newer:
         disk.remove_tree(attempt.room)
@@ -147,18 +147,18 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
         if number < attempt.number
     ]
     try:
-        _refuse_strangers(attempt.root, older, take_over=take_over)
+        _refuse_while_alive(attempt.root, older, take_over=take_over)
     except UsageError:
         attempt.close("end", step=0, reason="refused")
         raise
     for log in older:
-        fence(attempt, log)
+        fence_attempt(attempt, log)
         log.forget()  # it may have grown until now
     for draft in stale_claims(attempt.root):
         disk.remove_tree(draft)
 
 
-def fence(attempt: Attempt, log: Log) -> None:
+def fence_attempt(attempt: Attempt, log: Log) -> None:
     """Fence an older attempt: move its files out, the journal first, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
     places.refuse_link(old)
@@ -166,7 +166,7 @@ def fence(attempt: Attempt, log: Log) -> None:
         # an attempt without its journal knows that it is fenced; if another file went first, it
         # would report that file
         for child in sorted(scan.names(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
-            _carry_out(attempt, log.attempt, old / child)
+            _move_files_out(attempt, log.attempt, old / child)
         try:
             disk.remove_dir(old)
             break
@@ -181,7 +181,7 @@ def fence(attempt: Attempt, log: Log) -> None:
     _discard_fenced(attempt)
 
 
-def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
+def _move_files_out(attempt: Attempt, number: int, path: Path) -> None:
     try:
         history = attempt.root / "history" / path.name
         if path.name == f"attempt-{number}.jsonl":
@@ -190,13 +190,13 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
             disk.rename_new(path, history)
             disk.sync_dir(history.parent)
         elif path.name.startswith("quarantine-"):
-            to_quarantine(attempt.root, path)
+            rename_into_quarantine(attempt.root, path)
         else:
             disk.rename_new(
                 path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}"
             )
     except FileNotFoundError:
-        if attempt.fenced:
+        if attempt.is_fenced:
             raise
 
 
@@ -228,19 +228,19 @@ def _stale_claim(draft: Path) -> bool:
         return False
 
 
-def _living(root: Path, logs: Iterable[Log]) -> list[Log]:
-    rooms = set(_rooms(root))
+def _possibly_alive(root: Path, logs: Iterable[Log]) -> list[Log]:
+    rooms = set(_attempt_dir_numbers(root))
     return [log for log in logs if log.attempt in rooms]
 
 
-def strangers(root: Path) -> list[Log]:
+def possibly_alive_attempts(root: Path) -> list[Log]:
     """Attempts without a closing line whose process may be alive;
     `claim` refuses while there are any.
     """
-    return [log for log in _living(root, journal.logs(root)) if _is_stranger(root, log)]
+    return [log for log in _possibly_alive(root, journal.logs(root)) if _may_be_alive(root, log)]
 
 
-def _is_stranger(root: Path, log: Log) -> bool:
+def _may_be_alive(root: Path, log: Log) -> bool:
     if log.closed or owner.precedes(log.owner):
         return False
     if owner.is_me(log.owner) and is_over(root, log.attempt):
@@ -252,9 +252,9 @@ def _is_stranger(root: Path, log: Log) -> bool:
     )
 
 
-def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
+def _refuse_while_alive(root: Path, logs: list[Log], *, take_over: bool) -> None:
     for log in logs:
-        if not take_over and _is_stranger(root, log):
+        if not take_over and _may_be_alive(root, log):
             here = " (this very process)" if owner.is_me(log.owner) else ""
             raise UsageError(
                 f"{root}: attempt {log.attempt} may still be running: "
@@ -269,16 +269,18 @@ def _last_seen(log: Log) -> float:
     return max(times, default=float("inf"))
 
 
-def _rooms(root: Path) -> list[int]:
-    return [number for number in _numbers(root) if scan.is_dir(root / "attempts" / str(number))]
+def _attempt_dir_numbers(root: Path) -> list[int]:
+    return [
+        number for number in _used_numbers(root) if scan.is_dir(root / "attempts" / str(number))
+    ]
 
 
-def _numbers(root: Path) -> list[int]:
+def _used_numbers(root: Path) -> list[int]:
     """Numbers that a new attempt must not use. Stray files may have such names, too."""
     return sorted(int(child) for child in scan.names(root / "attempts") if child.isdecimal())
 
 
-def _run_id(root: Path, note: str | None, known: str | None) -> str:
+def _read_or_create_run_id(root: Path, note: str | None, known: str | None) -> str:
     """Return the run's id; write it to run.json if the run is new:
     `known`, if it exists elsewhere.
     """

@@ -24,7 +24,7 @@ from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
 from .format import MANIFEST, Leaf, Manifest, Name
-from .refusal import refused
+from .refusal import disk_error
 from .shards import Abandoned
 from .sharing import Sharing
 from .signing import Signer
@@ -95,7 +95,7 @@ class Committing:
         # its commit failed, perhaps after the rename: it may be there, not durable
         self._unsure: str | None = None
         self.signer: Signer | None = None  # signs the manifests
-        self._elsewhere = claiming.Elsewhere()
+        self._elsewhere = claiming.RemoteFacts()
 
     # -- owning
     # ----------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Committing:
                 self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere
             )
 
-    def know(self, elsewhere: claiming.Elsewhere) -> None:
+    def know(self, elsewhere: claiming.RemoteFacts) -> None:
         """Note, before the claim, the facts about the run from other places."""
         self._elsewhere = elsewhere
 
@@ -145,7 +145,7 @@ class Committing:
     @contextmanager
     def acting(self, attempt: Attempt, what: str) -> Iterator[None]:
         # refuse a forked child before it waits for a lock that a thread of its parent may hold
-        with attempt.acting(what), self._turn:
+        with attempt.translate_errors(what), self._turn:
             yield
 
     # -- one checkpoint
@@ -161,12 +161,15 @@ class Committing:
         partial = attempt.room / str(name)
         with self.acting(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
-                attempt.require()  # without this check the directory may be a later attempt's
+                # without this check the directory may be a later attempt's
+                attempt.require_ownership()
                 if str(name) != self._unsure:
                     raise UsageError(
                         f"{self.root}: {name} is already committed; checkpoints are immutable"
                     )
-                attempts.set_aside(attempt, self.root / "checkpoints" / str(name), "unsynced")
+                attempts.move_to_quarantine(
+                    attempt, self.root / "checkpoints" / str(name), "unsynced"
+                )
             for path in {*self._failed, partial}:
                 disk.remove_tree(path)
             self._failed.clear()
@@ -187,7 +190,7 @@ class Committing:
         """
         self._unsure = partial.name
         self._failed.add(partial)
-        attempts.clean_up(partial)
+        attempts.remove_if_possible(partial)
 
     def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
         """Let `fill` complete the directory and return its manifest; then commit. On an error
@@ -349,7 +352,7 @@ class Committing:
         attempt = self.claim()
         self.sharing.forget()
         with self.acting(attempt, "move a checkpoint to quarantine"):
-            path = attempts.set_aside(attempt, checkpoint.path, why)
+            path = attempts.move_to_quarantine(attempt, checkpoint.path, why)
             self.point()
         return path
 
@@ -359,7 +362,7 @@ class Committing:
         with self.acting(attempt, "empty the quarantine"):
             for path in scan.glob(attempt.root, "quarantine/*"):
                 attempts.discard(attempt, path)
-            attempts.clean_up_room(attempt)
+            attempts.retry_removals(attempt)
 
     def point(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
@@ -370,9 +373,9 @@ class Committing:
     def _point_to(self, link: str, find: Callable[[], Checkpoint]) -> None:
         attempt = self.claim()
         try:
-            attempts.point(attempt, link, find().path.name)
+            attempts.update_link(attempt, link, find().path.name)
         except NotFound:
-            attempts.unpoint(attempt, link)
+            attempts.remove_dangling_link(attempt, link)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint that this store's rule ranks first, or else the newest checkpoint's
@@ -397,4 +400,4 @@ def writing(root: Path, what: str = "write here") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(root, what, error) from error
+        raise disk_error(root, what, error) from error

@@ -17,7 +17,7 @@ from .shards import Stale
 _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a process that died
 
 
-def names(root: Path) -> set[str]:
+def pinned_names(root: Path) -> set[str]:
     """Names of the checkpoints pinned in the run at `root`.
     Some of these checkpoints may no longer exist.
     """
@@ -33,7 +33,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
             nevertheless.
     """
     pins = root / "pins"
-    places.require(root)
+    places.require_safe_links(root)
     if scan.is_symlink(checkpoint.path):
         raise UsageError(
             f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: "
@@ -41,20 +41,20 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
             "pin it there, or copy it here with cp -rL in the link's place"
         )
     disk.make_dirs(pins)
-    if checkpoint.path.name not in names(root):
+    if checkpoint.path.name not in pinned_names(root):
         disk.write(pins / checkpoint.path.name, [])
         disk.sync_dir(pins)
-    _own_files(pins, checkpoint)
+    _copy_shared_files(pins, checkpoint)
 
 
 def unpin(root: Path, name: str) -> None:
-    places.require(root)
-    if name in names(root):
+    places.require_safe_links(root)
+    if name in pinned_names(root):
         disk.remove_file(root / "pins" / name)
         disk.sync_dir(root / "pins")
 
 
-def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
+def _copy_shared_files(pins: Path, checkpoint: Checkpoint) -> None:
     """Write the files that it shares with other checkpoints anew."""
     manifest = checkpoint.manifest
     for left in scan.glob(pins, ".*.part"):

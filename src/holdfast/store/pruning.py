@@ -86,14 +86,14 @@ def verify(
         Damaged: one of these differs from what was committed.
     """
     bulk.release()  # reading needs additional memory
-    with attempt.acting("verify a checkpoint"):
+    with attempt.translate_errors("verify a checkpoint"):
         for checkpoint in checkpoints:
             sharing.doubt_manifest()  # it may have been read long ago
             files = (sharing.known(checkpoint) or checkpoint.manifest).files
             for names in _parts(files, sharing.read_back(checkpoint, doomed)):
                 before_each()
                 for problem in sharing.problems(checkpoint, names, before_each):
-                    attempt.require()
+                    attempt.require_ownership()
                     since = problem.path.name in sharing.linked_ahead(checkpoint)
                     raise (DamagedSince if since else Damaged)(
                         f"{problem}; no older checkpoint was removed"
@@ -134,7 +134,7 @@ def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Delete them and record it in the journal. Return those that existed."""
     removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
-    attempts.clean_up_room(attempt)
+    attempts.retry_removals(attempt)
     return removed
 
 
@@ -142,7 +142,7 @@ def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
     try:
         attempts.discard(attempt, checkpoint.path)
     except FileNotFoundError:
-        if attempt.fenced:
+        if attempt.is_fenced:
             raise
         return False
     return True

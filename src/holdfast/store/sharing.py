@@ -249,7 +249,7 @@ class Sharing:
         except (NotFound, FileNotFoundError) as error:
             wrong = f"{getattr(error, 'filename', None) or links[0].source.parent} is gone"
         if wrong:
-            attempt.require()
+            attempt.require_ownership()
             for link in links:
                 disk.remove_tree(partial / link.name)
             raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")

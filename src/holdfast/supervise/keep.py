@@ -233,7 +233,7 @@ class ProgramStore:
             try:
                 with (
                     self.store.directory(step=step, note=note) as path,
-                    self.store.claim().acting("keep a checkpoint"),
+                    self.store.claim().translate_errors("keep a checkpoint"),
                 ):
                     if not take(found, path) or looks(found.files) != now:
                         raise _Moving

@@ -31,7 +31,7 @@ from ..pages import pieces
 from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
-from ..store.attempt import appear
+from ..store.attempt import wait_until_visible
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name
 from ..store.store import Facts, Store
@@ -153,7 +153,7 @@ class Writer(StorageWriter):
         if getattr(planner, "_enable_plan_caching", False):
             raise UsageError(CACHING)
         place: _SavePlace = plan.storage_data
-        appear(Path(place.partial))
+        wait_until_visible(Path(place.partial))
         pieces_of: list[dict[str, Block]] = [{} for _ in place.parts]
         objects, taken = tree.Flat({}, {}), Counter[str]()
         for item in plan.items:
@@ -244,7 +244,7 @@ def _opened(wanted: Store) -> Store:
     if (
         known is None
         or known.attempt is None
-        or known.attempt.inherited
+        or known.attempt.is_in_forked_child
         or not scan.is_dir(known.attempt.room)
     ):
         known = _open[wanted.root] = wanted
@@ -258,7 +258,7 @@ def _give_back() -> None:
     Otherwise a process on another machine would have to assume that this one is alive.
     """
     for store in _open.values():
-        if store.attempt is not None and not store.attempt.inherited:
+        if store.attempt is not None and not store.attempt.is_in_forked_child:
             with suppress(HoldfastError, OSError):
                 store.close()
 
