@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.store import format, parts
 from holdfast.store.format import BLOCK_BYTES, MANIFEST
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 Fields = dict[str, Any]
 Change = Callable[[Fields], Fields | bytes | None]  # alters the fields in place, or returns others, or the whole text
@@ -28,7 +28,9 @@ def valid(root: Path, steps: int = 2) -> Path:
     }
     store = Store(root)
     for step in range(1, steps + 1):
-        store.save({**with_all, "step": step}, step=step, facts=Facts(document={"host": "a"}, metrics={"acc": 0.5}))
+        store.save(
+            {**with_all, "step": step}, step=step, facts=ManifestFields(document={"host": "a"}, metrics={"acc": 0.5})
+        )
     store.close()
     return root / "checkpoints" / f"step-{steps:09d}"
 

@@ -31,7 +31,7 @@ from holdfast.run.run import Run
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import again, fault
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from stores import invoke
 from unread import unreadable
 
@@ -570,7 +570,7 @@ def test_a_model_is_exported_for_safetensors_numpy_and_torch(run, tmp_path):
 
 def test_the_model_to_export_is_named_where_it_has_another_name(tmp_path):
     """As in Northeastern's guide, which calls it net; a store of one's own has no model to name."""
-    facts = Facts(document={"model": {"nets/g": {}}})
+    facts = ManifestFields(document={"model": {"nets/g": {}}})
     Store(tmp_path / "run").save({"nets": {"g": {"w": torch.ones(2)}}}, step=1, facts=facts)
     Store(tmp_path / "store").save({"x": torch.ones(2)}, step=1)
     for place, words in ("run", "it has: nets; say --part nets, or --all"), ("store", "x; say --part NAME, or --all"):
@@ -717,7 +717,7 @@ def test_names_from_files_cannot_command_the_terminal(tmp_path):
     hostile = {evil: torch.ones(1), "holdfast": {"vars": {evil: evil}}, "x": {evil: [evil]}}
     facts = {"note": evil.replace("\udc80", ""), "document": {"dataset": "\x9b31m"}}
     for step in (1, 2):
-        store.save({**hostile, "n": step}, step=step, facts=Facts(metrics={"\x1b[2J": 1.0}, **facts))
+        store.save({**hostile, "n": step}, step=step, facts=ManifestFields(metrics={"\x1b[2J": 1.0}, **facts))
     store.attempt.record("metrics", step=1, phase="step", values={"\x1b[2J": 1.0})
     store.quarantine(store[1], "a\x1b[2J")
     store.attempt.close("failed", step=2, error="\x1b[2J")

@@ -20,7 +20,7 @@ from holdfast.errors import Damaged
 from holdfast.inspect import distance as distances
 from holdfast.inspect.diff import compare, same_state
 from holdfast.inspect.distance import FORMATS, distance, ulps
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 
 @dataclass
@@ -92,16 +92,16 @@ def test_plain_mappings_are_equal_in_any_order(tmp_path):
 
 def test_where_and_when_it_was_made_is_not_compared(tmp_path):
     """Host, command, document, metrics, note, attempt and parent are no state."""
-    a = saved(tmp_path / "a", {"m": W}, facts=Facts(metrics={"loss": 1.0}, note="one", document={"host": "a"}))
+    a = saved(tmp_path / "a", {"m": W}, facts=ManifestFields(metrics={"loss": 1.0}, note="one", document={"host": "a"}))
     saved(tmp_path / "b", {"m": W}, step=0)
-    b = saved(tmp_path / "b", {"m": W}, facts=Facts(metrics={"loss": 2.0}, note="two", document={"host": "b"}))
+    b = saved(tmp_path / "b", {"m": W}, facts=ManifestFields(metrics={"loss": 2.0}, note="two", document={"host": "b"}))
     assert [] == same_state(a, b)
 
 
 def test_a_step_a_phase_and_an_epoch_are_position(tmp_path):
     """Without a run's own position, the manifest's is compared."""
-    a = saved(tmp_path / "a", {"m": W}, step=1, facts=Facts(epoch=0))
-    b = saved(tmp_path / "b", {"m": W}, step=2, facts=Facts(phase="end", epoch=1))
+    a = saved(tmp_path / "a", {"m": W}, step=1, facts=ManifestFields(epoch=0))
+    b = saved(tmp_path / "b", {"m": W}, step=2, facts=ManifestFields(phase="end", epoch=1))
     found = same_state(a, b)
     assert ["position/epoch", "position/phase", "position/step"] == [each.where for each in found]
     assert {"position"} == {each.area for each in found}

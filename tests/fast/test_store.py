@@ -26,7 +26,7 @@ from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
 from holdfast.store import checkpoint_index, claiming, format, source
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from kept import bits
 from stores import flip, having, in_a_child, listing, put, steps, whole
 
@@ -117,7 +117,7 @@ def test_the_end_of_an_epoch_comes_after_its_last_step(root):
     """Both may be there under one step number; the end is the newer."""
     store = Store(root)
     for phase in ("end", "step"):
-        store.save({"phase": phase}, step=7, facts=Facts(phase=phase, epoch=2))
+        store.save({"phase": phase}, step=7, facts=ManifestFields(phase=phase, epoch=2))
     assert [checkpoint.name for checkpoint in store.checkpoints()] == ["step-000000007", "step-000000007-end"]
     assert store.load() == store.load(7) == {"phase": "end"}
     assert store.load("step-000000007") == {"phase": "step"}
@@ -381,9 +381,9 @@ def test_what_was_just_saved_is_there(order, keep, files):
 def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
     """Also when it is not the newest: both are read back from the medium."""
     store = having(root, 10, 5, keep=Last(1))
-    point = store.point
+    point = store.update_links
     shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
-    monkeypatch.setattr(store, "point", lambda: (shard.write_bytes(b""), point()))
+    monkeypatch.setattr(store, "update_links", lambda: (shard.write_bytes(b""), point()))
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
         put(store, 6)
     assert steps(store) == [5, 6, 10]

@@ -15,7 +15,7 @@ from faults import scratched
 from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.store import format, problems, reading
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from stores import flip
 
 FLIPS = 1100  # `make prove` tries ten thousand
@@ -36,7 +36,9 @@ def build(root: Path) -> list[Checkpoint]:
     """Two checkpoints of equal sizes, and one of plain files."""
     store = Store(root)
     for step in (1, 2):
-        facts = Facts(document={"host": "a", "nested": {"versions": ["1.0", "2.0"]}}, metrics={"acc": 0.5}, note="é  x")
+        facts = ManifestFields(
+            document={"host": "a", "nested": {"versions": ["1.0", "2.0"]}}, metrics={"acc": 0.5}, note="é  x"
+        )
         store.save(state_of(step), step=step, facts=facts)
     with store.directory(step=3, note="files") as path:
         (path / "sub").mkdir()

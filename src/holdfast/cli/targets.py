@@ -21,7 +21,7 @@ from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.claiming import RemoteFacts
-from ..store.committing import writing
+from ..store.committing import translate_write_errors
 from ..store.format import MANIFEST
 from ..store.locate import require_run
 from .patience import patient_place, wait_longer
@@ -72,7 +72,7 @@ class Directory:
     def _attempt(self) -> Attempt:
         if self._claimed is None:
             take_over = os.environ.get("HOLDFAST_TAKE_OVER") == "1"
-            with writing(self._root):
+            with translate_write_errors(self._root):
                 self._claimed = claiming.claim(
                     self._root, take_over=take_over, elsewhere=self._known
                 )

@@ -13,12 +13,12 @@ import msgspec
 from ..ranks import Ranks, tried
 from ..store import pruning
 from ..store.attempt import is_checkpoint, wait_until_visible
-from ..store.committing import Committing, Facts
+from ..store.committing import CheckpointWriter, ManifestFields
 from ..store.format import Name
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
-from ..store.store import Hooks
+from ..store.store import SaveHooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
 from .rank_share import SEALS, RankShare, WrittenShare, commit, sealed
 
@@ -30,7 +30,7 @@ class CollectiveSave:
     an error on one fails the save on all.
     """
 
-    def __init__(self, ranks: Ranks, owner: Committing, name: Name, share: RankShare) -> None:
+    def __init__(self, ranks: Ranks, owner: CheckpointWriter, name: Name, share: RankShare) -> None:
         self.ranks, self.owner, self.name, self.share = ranks, owner, name, share
         self.attempt = owner.claim()
         self.partial = self.attempt.room / str(name)
@@ -59,7 +59,7 @@ class CollectiveSave:
         with self.attempt.translate_errors("save"):
             return work()
 
-    def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> Sequence[str]:
+    def write(self, staged: Staged, facts: ManifestFields, hooks: SaveHooks) -> Sequence[str]:
         """Write this rank's shards and its part. When those of all ranks are durable, rank 0
         commits the checkpoint.
 
@@ -101,7 +101,7 @@ class CollectiveSave:
 
         def look() -> bytes:
             if self.ranks.leads:
-                self.owner.begin(self.name)
+                self.owner.create_partial(self.name)
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
                 raise Abandoned
             mine.append(Mine(staged))
@@ -144,7 +144,10 @@ class CollectiveSave:
                 spared = {checkpoint.path.name}
                 plans[:] = [
                     pruning.plan(
-                        owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected}
+                        owner.index,
+                        owner.keep,
+                        spared,
+                        {*owner.copies.protected_names(), *owner.protected},
                     )
                 ]
             names = [each.path.name for each in plans[0].doomed]
@@ -152,7 +155,7 @@ class CollectiveSave:
 
         def read_back() -> bytes:
             wait_until_visible(checkpoint.path, is_checkpoint)
-            mine = owner.index.at(checkpoint.path, rank=self.ranks.rank)
+            mine = owner.index.checkpoint_at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
@@ -161,7 +164,7 @@ class CollectiveSave:
 
         def discard(_: list[bytes]) -> bytes:
             pruning.discard(attempt, plans[0].doomed)
-            owner.point()
+            owner.update_links()
             return b""
 
         word = self._lead("rule", rule)

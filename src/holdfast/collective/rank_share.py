@@ -18,7 +18,7 @@ from ..errors import StoreError
 from ..state.codec import Block
 from ..store import format, lineage, parts, shards
 from ..store.attempt import Attempt
-from ..store.committing import Committing, Facts
+from ..store.committing import CheckpointWriter, ManifestFields
 from ..store.format import File, Leaf, Manifest, Name, PartEntry
 from ..store.lineage import Link, samples_of
 from ..store.parts import Part, own_key
@@ -155,7 +155,12 @@ def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = forma
 
 
 def commit(
-    owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any
+    owner: CheckpointWriter,
+    name: Name,
+    facts: ManifestFields,
+    partial: Path,
+    seals: Collection[Seal],
+    tree: Any,
 ) -> Manifest:
     """Commit the checkpoint that consists of these durable parts."""
 
@@ -170,7 +175,7 @@ def commit(
         entries = [seal.entry for seal in seals]
         return msgspec.structs.replace(manifest, ranks=entries, not_finite=found, version=version)
 
-    return owner.finish(name, partial, fill)
+    return owner.commit_partial(name, partial, fill)
 
 
 class PartWriter:

@@ -23,7 +23,7 @@ from ..store.checkpoint import Checkpoint
 from ..store.format import Name
 from ..store.pruning import DamagedBefore, DamagedSince
 from ..store.shards import Staged
-from ..store.store import Facts, Hooks, Store
+from ..store.store import ManifestFields, SaveHooks, Store
 from .collective_save import CollectiveSave
 from .rank_share import RankShare
 
@@ -40,7 +40,7 @@ class CollectiveStore(Store):
         super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self.sharing)
 
-    def _begin(self) -> Attempt:
+    def _begin_attempt(self) -> Attempt:
         """Rank 0 begins the attempt; the other ranks join it.
 
         Raises:
@@ -49,7 +49,7 @@ class CollectiveStore(Store):
         found: list[Attempt] = []
 
         def claimed() -> bytes:
-            found.append(super(CollectiveStore, self)._begin())
+            found.append(super(CollectiveStore, self)._begin_attempt())
             return msgspec.json.encode((found[0].number, found[0].run))
 
         number, run = msgspec.json.decode(self.ranks.lead("claim", claimed), type=tuple[int, str])
@@ -108,20 +108,22 @@ class CollectiveStore(Store):
             )
         return staged if arena is None else staged.snapshot_in(arena)
 
-    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+    def _commit(
+        self, staged: Staged, name: Name, facts: ManifestFields, hooks: SaveHooks
+    ) -> Checkpoint:
         save = CollectiveSave(self.ranks, self, name, self._share)
-        with self.acting(save.attempt, "save"):
+        with self.translate_errors(save.attempt, "save"):
             try:
                 self.not_finite = save.write(staged, facts, hooks)
             except Exception:
                 if self.ranks.leads:
-                    self.give_up(save.partial)
+                    self.discard_partial(save.partial)
                 raise
             self.parent = str(name)
             with (
                 suppress(DamagedBefore, DamagedSince, DiskError, NotFound)
                 if self.ranks.rank
-                else self.telling()
+                else self.warn_if_prune_fails()
             ):
                 save.apply_rule(hooks.leave)
         return self.index.checkpoint(name)

@@ -37,7 +37,7 @@ class ForeignCheckpoint(Checkpoint):
         with reading(self.path):
             return table.read(self.path)
 
-    def _whole_root(self) -> Manifest:
+    def _root_manifest(self) -> Manifest:
         if self._root is None:
             content = self.content
             self._root = Manifest(
@@ -60,7 +60,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def head(self) -> Head:
-        return self._whole_root()
+        return self._root_manifest()
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from ..state.sound import Count, is_number, is_plain, shaped
 from ..state.tree import types_in
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
-from ..store.store import Facts
+from ..store.store import ManifestFields
 from . import fingerprint
 from .metrics import MetricsLog
 from .objects import model_facts
@@ -115,13 +115,15 @@ class StateCapture(msgspec.Struct):
         rng.restore(before)
         return result
 
-    def checkpoint_facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
+    def checkpoint_facts(self, metrics: Mapping[str, float], epoch: int | None) -> ManifestFields:
         """The facts in the manifest of a checkpoint made now.
         `epoch`: the one that just ended, at its end.
         """
         position = self._progress.position
         at = position.epoch if epoch is None else epoch
-        return Facts(position.phase, at, metrics, self._options.note, self._describe_origin())
+        return ManifestFields(
+            position.phase, at, metrics, self._options.note, self._describe_origin()
+        )
 
     def _describe_origin(self) -> dict[str, Any]:
         """Origin of this attempt, for people; made once, by rank 0."""

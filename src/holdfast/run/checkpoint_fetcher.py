@@ -182,7 +182,7 @@ class CheckpointFetcher:
             took_s=round(took_s, 3),
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
-        return self.store.index.at(path)
+        return self.store.index.checkpoint_at(path)
 
     def _require_signed(self, partial: Path, where: str) -> None:
         """Require a valid signature on a fetched checkpoint.
@@ -192,7 +192,7 @@ class CheckpointFetcher:
                 removed.
         """
         try:
-            _ = self.store.index.at(partial).head
+            _ = self.store.index.checkpoint_at(partial).head
         except Untrusted as error:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")

@@ -23,7 +23,7 @@ from ..mirror.records import NO_MANIFEST, PlaceState
 from ..rules import Last, Rule
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import RemoteFacts
-from ..store.committing import writing
+from ..store.committing import translate_write_errors
 from ..store.format import parse_name
 from ..store.store import Store
 from ..terminal import say, warn
@@ -305,8 +305,8 @@ def claim_run_and_places(
         return None
     start = MirrorStart(mirroring, options, store)
     try:
-        with writing(store.root, "begin"):
-            store.know(start.query_places(journal.logs(store.root)))
+        with translate_write_errors(store.root, "begin"):
+            store.set_remote_facts(start.query_places(journal.logs(store.root)))
             start.require_same_submission(entered, options.accept)
             store.claim()
             return start.claim(store, entered)

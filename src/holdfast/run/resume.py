@@ -436,7 +436,7 @@ def _open_chosen(store: Store, name: str) -> Checkpoint | None:
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
         wait_until_visible(path, is_checkpoint)
-    return store.index.at(path)
+    return store.index.checkpoint_at(path)
 
 
 def _plan_restore(

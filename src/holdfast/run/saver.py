@@ -27,7 +27,7 @@ from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.shards import Abandoned, Staged
-from ..store.store import Facts, Store
+from ..store.store import ManifestFields, Store
 from ..terminal import log_line, warn
 from ..threads import Latch
 from . import settings, unsound
@@ -65,7 +65,7 @@ class PendingSave(msgspec.Struct, frozen=True):
 
     name: format.Name
     reason: str
-    facts: Facts
+    facts: ManifestFields
     before: format.Name | None  # the newest save if this one fails
     began_s: float
     # the copy that is written; None: the state itself is written while the loop waits
@@ -334,7 +334,9 @@ class Saver(msgspec.Struct):
         elif in_place:
             self.writer.wait_until_released()
 
-    def _begin_save(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
+    def _begin_save(
+        self, reason: str, staged: Staged, facts: ManifestFields, began_s: float
+    ) -> PendingSave:
         behind = self._last_batch.may_follow_last_batch()
         refuge = (
             self._epochs_end if self._progress.unproven_here else self.saved if behind else None

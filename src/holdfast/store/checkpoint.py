@@ -65,9 +65,9 @@ class Checkpoint:
             Untrusted: it is not signed by the key that was given.
         """
         if self._manifest is None:
-            parts = self._its_parts()
+            parts = self._rank_parts()
             only = None if self._rank is None else [self._rank]
-            self._manifest = self._whole_root() if parts is None else parts.merged(only)
+            self._manifest = self._root_manifest() if parts is None else parts.merged(only)
         return self._manifest
 
     @property
@@ -75,9 +75,9 @@ class Checkpoint:
         """The key that signed the manifest, as its first line says;
         None: no key did. Reads what a restore reads.
         """
-        return self._whole_root().signer
+        return self._root_manifest().signer
 
-    def _whole_root(self) -> Manifest:
+    def _root_manifest(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
             self._root = source.decoded(self.path / MANIFEST, self._decode)
@@ -89,10 +89,10 @@ class Checkpoint:
     def _decode_head(self, data: bytes, where: object) -> Head:
         return format.decode_head(data, where, self.key)
 
-    def _its_parts(self) -> Parts | None:
+    def _rank_parts(self) -> Parts | None:
         """The parts; None if one process wrote the checkpoint."""
-        if self._parts is None and self._whole_root().ranks is not None:
-            self._parts = Parts(self.path, self._whole_root())
+        if self._parts is None and self._root_manifest().ranks is not None:
+            self._parts = Parts(self.path, self._root_manifest())
         return self._parts
 
     def as_rank(self, rank: int) -> Checkpoint:
@@ -103,7 +103,7 @@ class Checkpoint:
         check only what this rank wrote. Other parts are read, and checked, only for the leaves that
         are read.
         """
-        parts = self._its_parts()
+        parts = self._rank_parts()
         if parts is None:
             return self
         view = Checkpoint(self.path, key=self.key)
@@ -128,8 +128,8 @@ class Checkpoint:
     @property
     def tree(self) -> Any:
         """The state's structure."""
-        parts = self._its_parts() if self._rank else None
-        return self._whole_root().tree if parts is None else parts.tree(self._rank or 0)
+        parts = self._rank_parts() if self._rank else None
+        return self._root_manifest().tree if parts is None else parts.tree(self._rank or 0)
 
     @property
     def head(self) -> Head:
@@ -197,7 +197,7 @@ class Checkpoint:
 
     def leaf(self, key: str) -> Stored:
         """Return a handle on one leaf; its bytes are read, and checked, on demand."""
-        parts = self._its_parts()
+        parts = self._rank_parts()
         if parts is not None:
             found = parts.leaf(key, self._rank or 0)
             if found is None:
@@ -205,9 +205,9 @@ class Checkpoint:
                     f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part"
                 )
             return found
-        if key in self._pieces():
+        if key in self._piece_keys():
             return divided.stored(
-                key, self._pieces()[key].values(), self.manifest.leaves, self.path
+                key, self._piece_keys()[key].values(), self.manifest.leaves, self.path
             )
         try:
             entry = self.manifest.leaves[key]
@@ -217,7 +217,7 @@ class Checkpoint:
             ) from None
         return StoredLeaf(self.path, key, entry)
 
-    def _pieces(self) -> dict[str, dict[int, str]]:
+    def _piece_keys(self) -> dict[str, dict[int, str]]:
         """For each leaf that one process divided: the keys of its pieces."""
         if self._divided is None:
             self._divided = divided.current(self.manifest.leaves)
@@ -229,7 +229,7 @@ class Checkpoint:
         """
         known = (
             divided.leaves(self.manifest.leaves)
-            if self._its_parts() is None
+            if self._rank_parts() is None
             else sorted(leaf_keys(self.tree))
         )
         return {key: self.leaf(key) for key in known}
@@ -246,7 +246,9 @@ class Checkpoint:
 
         This reads no shard.
         """
-        return tree.unflatten(self._node(part), self.leaf, types=types, placeholders=placeholders)
+        return tree.unflatten(
+            self._part_node(part), self.leaf, types=types, placeholders=placeholders
+        )
 
     @codec.uncollected()
     def load(
@@ -273,36 +275,36 @@ class Checkpoint:
         self.check_layout()
         if part is None and not mmap:
             self.check_unread()
-        node = self._node(part)
+        node = self._part_node(part)
         leaves: dict[str, Any] = {}
 
         def leaf(key: str) -> Any:
             if not leaves:  # only now is it certain that the tree's types are available
-                leaves.update(self._leaves(self._keys(node, part), mmap=mmap))
+                leaves.update(self._read_leaves(self._leaf_keys(node, part), mmap=mmap))
             return leaves[key] if key in leaves else self.leaf(key)
 
         return tree.unflatten(node, leaf, types=types, placeholders=placeholders)
 
-    def _keys(self, node: Any, part: str | None) -> Iterable[str]:
-        if self._its_parts() is not None:
+    def _leaf_keys(self, node: Any, part: str | None) -> Iterable[str]:
+        if self._rank_parts() is not None:
             return leaf_keys(node)
         known = divided.leaves(self.manifest.leaves)
         return known if part is None else leaf_keys(node) & known.keys()
 
-    def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
+    def _read_leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """Read the leaves with these `keys` together; with `mmap`, map those that can be mapped."""
-        whole = {} if self._its_parts() is not None or self._pieces() else self.manifest.leaves
+        whole = {} if self._rank_parts() is not None or self._piece_keys() else self.manifest.leaves
         stored = {
             key: StoredLeaf(self.path, key, whole[key]) if key in whole else self.leaf(key)
             for key in keys
         }
-        found = _mapped(stored.values()) if mmap else {}
+        found = _map_leaves(stored.values()) if mmap else {}
         rest = [leaf for key, leaf in stored.items() if key not in found]
         return found | dict(
             zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True)
         )
 
-    def _node(self, part: str | None) -> Any:
+    def _part_node(self, part: str | None) -> Any:
         if part is None:
             return self.tree
         if part not in self.parts():
@@ -346,7 +348,7 @@ class Checkpoint:
         Raises:
             Damaged: they differ from what was committed.
         """
-        entries = self.manifest.leaves if self._its_parts() is None else {}
+        entries = self.manifest.leaves if self._rank_parts() is None else {}
         for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
             raise Damaged(
                 f"{leaf.path}: "
@@ -388,11 +390,11 @@ class Checkpoint:
             source.forget(self.path / MANIFEST)
             seen = Checkpoint(self.path, rank=self._rank, key=self.key)
         try:
-            parts = seen._its_parts()
+            parts = seen._rank_parts()
         except Damaged as error:
             yield problems.of_whole(self.path / MANIFEST, error)
             return
-        manifest = seen._whole_root()
+        manifest = seen._root_manifest()
         yield from problems.of_name(self.path, manifest)
         if parts is not None:
             whole = []
@@ -437,7 +439,7 @@ class Checkpoint:
             ) from error
 
 
-def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
+def _map_leaves(stored: Iterable[Stored]) -> dict[str, Any]:
     """The leaves that can be mapped, as they need no conversion."""
     maps: dict[Path, memoryview | None] = {}
     found = {}

@@ -52,16 +52,16 @@ class CheckpointIndex:
         """The algorithm of the digests in checkpoints that are saved here."""
         return format.XXH3 if self.key is None else format.SHA256
 
-    def at(self, path: Path, *, rank: int | None = None) -> Checkpoint:
+    def checkpoint_at(self, path: Path, *, rank: int | None = None) -> Checkpoint:
         """The checkpoint at `path`, in or for this run's directory."""
         return Checkpoint(path, rank=rank, key=self.key)
 
     def checkpoint(self, name: Name | str) -> Checkpoint:
-        return self.at(self.root / "checkpoints" / str(name))
+        return self.checkpoint_at(self.root / "checkpoints" / str(name))
 
     def names(self) -> list[Name]:
         """Names of the existing checkpoints, in order."""
-        return committed(self.root / "checkpoints")
+        return committed_names(self.root / "checkpoints")
 
     def checkpoints(self) -> list[Checkpoint]:
         """The existing checkpoints, oldest first."""
@@ -128,12 +128,12 @@ class CheckpointIndex:
         """The facts for retention rules, of every checkpoint with a valid manifest and its own
         name; oldest first.
         """
-        known, pinned = self._read(), self.pins()
+        known, pinned = self._read_manifests(), self.pins()
         return [each.facts._replace(pinned=each.facts.name in pinned) for each in known]
 
     def best_rule(self) -> Best | None:
         """The rule of the newest checkpoint that was saved under one."""
-        for each in reversed(self._read()):
+        for each in reversed(self._read_manifests()):
             if each.best_rule is not None:
                 return each.best_rule
         return None
@@ -146,7 +146,7 @@ class CheckpointIndex:
         with suppress(Damaged, NotFound):
             shared = {
                 name: facts.st_ino
-                for name, facts in _stats(checkpoint).items()
+                for name, facts in _stat_files(checkpoint).items()
                 if facts.st_nlink > 1
             }
             names = {checkpoint.path / name: name for name in shared}
@@ -159,7 +159,7 @@ class CheckpointIndex:
         found: dict[str, str] = {}
         for other in map(self.checkpoint, self.names() if inodes else ()):
             with suppress(Damaged, NotFound):
-                for facts in _stats(other).values():
+                for facts in _stat_files(other).values():
                     if facts.st_ino in inodes and other.path != checkpoint.path:
                         found[other.path.name] = inodes[facts.st_ino]
         return found
@@ -194,7 +194,7 @@ class CheckpointIndex:
             raise damage[0]
         raise NotFound(f"{self.root}: no committed checkpoint")
 
-    def _read(self) -> list[_ManifestFacts]:
+    def _read_manifests(self) -> list[_ManifestFacts]:
         known = {}
         for name in map(str, self.names()):
             with suppress(Damaged, NotFound, FileNotFoundError):
@@ -238,12 +238,14 @@ def may_be_committed(folder: Path, name: Name) -> bool:
         return True
 
 
-def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed) -> list[Name]:
+def committed_names(
+    folder: Path, exists: Callable[[Path, Name], bool] = is_committed
+) -> list[Name]:
     """Names of the checkpoints in `folder`, in order.
     Lists again if one was removed after it was listed.
     """
     for _ in range(_MOST_LOOKS):
-        listed = _listed(folder)
+        listed = _list_names(folder)
         found = [name for name in listed if exists(folder, name)]
         if found == listed or all(
             name in found or scan.exists(folder / str(name)) for name in listed
@@ -252,7 +254,7 @@ def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed)
     return found
 
 
-def _listed(folder: Path) -> list[Name]:
+def _list_names(folder: Path) -> list[Name]:
     names: list[Name] = []
     # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
     for _ in range(2):
@@ -270,7 +272,7 @@ def _newest_first(folder: Path) -> Iterator[Name]:
     return filter(None, map(format.parse_name, texts))
 
 
-def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
+def _stat_files(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
     """The stat result of each of its files that exists."""
     found = {}
     for name in checkpoint.manifest.files:

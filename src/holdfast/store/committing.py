@@ -32,7 +32,7 @@ from .signing import Signer
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
 
 
-class Facts(NamedTuple):
+class ManifestFields(NamedTuple):
     """What the manifest records about a checkpoint besides the state. All fields are optional."""
 
     phase: str = "step"
@@ -42,31 +42,31 @@ class Facts(NamedTuple):
     document: Mapping[str, Any] = {}
 
 
-class Copies(Protocol):
+class Copier(Protocol):
     """The part that copies checkpoints to other places."""
 
-    def spared(self) -> Collection[str]:
+    def protected_names(self) -> Collection[str]:
         """Names of the checkpoints that are being copied,
         or are about to be: they are not pruned.
         """
         ...
 
-    def give_way(self) -> None:
+    def yield_space(self) -> None:
         """Protect none of them until the next save, because the space is needed."""
         ...
 
 
-class NoCopies:
+class NoCopier:
     """Nothing is copied."""
 
-    def spared(self) -> Collection[str]:
+    def protected_names(self) -> Collection[str]:
         return ()
 
-    def give_way(self) -> None:
+    def yield_space(self) -> None:
         return
 
 
-class Committing:
+class CheckpointWriter:
     """The owner's side of a store. Its threads write one after another."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Committing:
         # names of that checkpoint's weights that are not finite (the first ones)
         self.not_finite: Sequence[str] = ()
         self._turn = threading.RLock()  # one thread at a time claims or writes
-        self.copies: Copies = NoCopies()
+        self.copies: Copier = NoCopier()
         # names of checkpoints that no rule removes before the next save
         self.protected: Collection[str] = ()
         # directories of saves that failed, and could not be removed
@@ -109,11 +109,11 @@ class Committing:
         if self.attempt is None:
             with self._turn:
                 if self.attempt is None:  # check again, now under the lock
-                    self.attempt = self._begin()
+                    self.attempt = self._begin_attempt()
         return self.attempt
 
-    def _begin(self) -> Attempt:
-        with writing(self.root):
+    def _begin_attempt(self) -> Attempt:
+        with translate_write_errors(self.root):
             elsewhere = self._elsewhere
             # its checkpoints know it, too
             if elsewhere.run is None and not scan.lexists(self.root / "run.json"):
@@ -122,11 +122,11 @@ class Committing:
                 self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere
             )
 
-    def know(self, elsewhere: claiming.RemoteFacts) -> None:
+    def set_remote_facts(self, elsewhere: claiming.RemoteFacts) -> None:
         """Note, before the claim, the facts about the run from other places."""
         self._elsewhere = elsewhere
 
-    def spare(self, copies: Copies) -> None:
+    def set_copier(self, copies: Copier) -> None:
         """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
         self.copies = copies
 
@@ -138,12 +138,12 @@ class Committing:
         """Release the run, so that the next writer knows that this one has ended."""
         attempt = self.attempt
         if attempt is not None:
-            with self.acting(attempt, "close"):
+            with self.translate_errors(attempt, "close"):
                 attempt.close("end", step=0)
                 self.attempt = None
 
     @contextmanager
-    def acting(self, attempt: Attempt, what: str) -> Iterator[None]:
+    def translate_errors(self, attempt: Attempt, what: str) -> Iterator[None]:
         # refuse a forked child before it waits for a lock that a thread of its parent may hold
         with attempt.translate_errors(what), self._turn:
             yield
@@ -151,7 +151,7 @@ class Committing:
     # -- one checkpoint
     # -------------------------------------------------------------------------------------------
 
-    def begin(self, name: Name) -> Path:
+    def create_partial(self, name: Name) -> Path:
         """Create an empty directory in the attempt's own directory; return its path.
 
         Raises:
@@ -159,7 +159,7 @@ class Committing:
         """
         attempt = self.claim()
         partial = attempt.room / str(name)
-        with self.acting(attempt, "save"):
+        with self.translate_errors(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
                 # without this check the directory may be a later attempt's
                 attempt.require_ownership()
@@ -184,7 +184,7 @@ class Committing:
         """Let the next checkpoint follow `before`; those after it are ignored."""
         self.parent = None if before is None else str(before)
 
-    def give_up(self, partial: Path) -> None:
+    def discard_partial(self, partial: Path) -> None:
         """Remove the directory of a save that failed;
         if the disk refuses that, the next save removes it.
         """
@@ -192,22 +192,24 @@ class Committing:
         self._failed.add(partial)
         attempts.remove_if_possible(partial)
 
-    def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
+    def commit_partial(
+        self, name: Name, partial: Path, fill: Callable[[Path], Manifest]
+    ) -> Manifest:
         """Let `fill` complete the directory and return its manifest; then commit. On an error
         remove the directory.
         """
         attempt = self.claim()
         try:
-            with self.acting(attempt, "save"):
+            with self.translate_errors(attempt, "save"):
                 manifest = fill(partial)
                 disk.write(partial / MANIFEST, [format.encode(manifest, self.signer)])
                 path = attempts.publish(attempt, partial, str(name))
                 self.parent, self.not_finite = str(name), manifest.not_finite
-                self.point()
+                self.update_links()
                 if manifest.ranks is None:
                     self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
         except Exception:
-            self.give_up(partial)
+            self.discard_partial(partial)
             raise
         if self._unsure == partial.name:
             self._unsure = None
@@ -216,14 +218,14 @@ class Committing:
     def manifest(
         self,
         name: Name,
-        facts: Facts,
+        facts: ManifestFields,
         files: dict[str, format.File],
         leaves: dict[str, Leaf],
         body: Any,
     ) -> Manifest:
         """The manifest of the checkpoint."""
         attempt = self.claim()
-        best = self.own_best()
+        best = self.own_best_rule()
         return Manifest(
             step=name.step,
             phase=name.phase,
@@ -260,8 +262,8 @@ class Committing:
                 # the rule may not have been applied to the last save, if a stop interrupted it
                 if self._prune_past_damage(self.keep):
                     free = disk.free_bytes(self.root)
-                if need > free and self.copies.spared():
-                    self.copies.give_way()
+                if need > free and self.copies.protected_names():
+                    self.copies.yield_space()
                     self._prune_past_damage(self.keep)
                     free = disk.free_bytes(self.root)
             except Damaged as error:
@@ -279,11 +281,11 @@ class Committing:
     def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, after `name` was committed."""
         if self.keep is not None:
-            with suppress(Abandoned), self.telling():
-                self.prune_but(self.keep, (str(name),), leave)
+            with suppress(Abandoned), self.warn_if_prune_fails():
+                self.prune_except(self.keep, (str(name),), leave)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def warn_if_prune_fails(self) -> Iterator[None]:
         """Warn, instead of failing, if older checkpoints cannot be removed: the new one is
         committed.
 
@@ -291,7 +293,7 @@ class Committing:
         checkpoint that must stay and is damaged moves to quarantine.
         """
         try:
-            with self._setting_damaged_aside():
+            with self._quarantine_damaged():
                 yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
@@ -299,7 +301,7 @@ class Committing:
             warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
 
     @contextmanager
-    def _setting_damaged_aside(self) -> Iterator[None]:
+    def _quarantine_damaged(self) -> Iterator[None]:
         try:
             yield
         except pruning.DamagedBefore as error:
@@ -314,10 +316,10 @@ class Committing:
         Each older checkpoint that must stay and is damaged moves to quarantine first.
         """
         while True:
-            with self._setting_damaged_aside():
-                return self.prune_but(rule)
+            with self._quarantine_damaged():
+                return self.prune_except(rule)
 
-    def prune_but(
+    def prune_except(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
     ) -> list[Checkpoint]:
         """Remove what the rule does not keep; return it.
@@ -328,9 +330,11 @@ class Committing:
         if self.attempt is None and not pruning.prunable(self.index, rule, spared):
             return []
         attempt = self.claim()
-        with self.acting(attempt, "prune"):
+        with self.translate_errors(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.index, rule, spared, {*self.copies.spared(), *self.protected})
+            plan = pruning.plan(
+                self.index, rule, spared, {*self.copies.protected_names(), *self.protected}
+            )
             if not plan.doomed:
                 return []
 
@@ -342,7 +346,7 @@ class Committing:
             pruning.verify(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
             pruning.verify_finite(attempt, plan.finite, self.sharing, still_wanted)
             removed = pruning.discard(attempt, plan.doomed)
-            self.point()
+            self.update_links()
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
@@ -351,26 +355,26 @@ class Committing:
         """
         attempt = self.claim()
         self.sharing.forget()
-        with self.acting(attempt, "move a checkpoint to quarantine"):
+        with self.translate_errors(attempt, "move a checkpoint to quarantine"):
             path = attempts.move_to_quarantine(attempt, checkpoint.path, why)
-            self.point()
+            self.update_links()
         return path
 
     def empty_quarantine(self) -> None:
         """Remove for good what was set aside as damaged."""
         attempt = self.claim()
-        with self.acting(attempt, "empty the quarantine"):
+        with self.translate_errors(attempt, "empty the quarantine"):
             for path in scan.glob(attempt.root, "quarantine/*"):
                 attempts.discard(attempt, path)
             attempts.retry_removals(attempt)
 
-    def point(self) -> None:
+    def update_links(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
         for link, find in (("latest", self.index.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
-                self._point_to(link, find)
+                self._update_link(link, find)
 
-    def _point_to(self, link: str, find: Callable[[], Checkpoint]) -> None:
+    def _update_link(self, link: str, find: Callable[[], Checkpoint]) -> None:
         attempt = self.claim()
         try:
             attempts.update_link(attempt, link, find().path.name)
@@ -384,9 +388,9 @@ class Committing:
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
-        return self.index.best(self.own_best())
+        return self.index.best(self.own_best_rule())
 
-    def own_best(self) -> Best | None:
+    def own_best_rule(self) -> Best | None:
         return (
             next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None)
             if self.keep
@@ -395,7 +399,7 @@ class Committing:
 
 
 @contextmanager
-def writing(root: Path, what: str = "write here") -> Iterator[None]:
+def translate_write_errors(root: Path, what: str = "write here") -> Iterator[None]:
     """Raise an OSError in the block as a StoreError."""
     try:
         yield

@@ -15,7 +15,7 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from . import source
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
-from .checkpoint_index import committed, may_be_committed
+from .checkpoint_index import committed_names, may_be_committed
 from .format import MANIFEST, parse_name
 
 Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
@@ -36,7 +36,9 @@ class Location(NamedTuple):
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        return [Checkpoint(folder / str(name)) for name in committed(folder, may_be_committed)]
+        return [
+            Checkpoint(folder / str(name)) for name in committed_names(folder, may_be_committed)
+        ]
 
     def readable(self) -> list[Checkpoint]:
         """Checkpoints with a valid manifest; `verify` and `ls` report the others."""

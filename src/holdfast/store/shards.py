@@ -219,7 +219,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     finite_check = FiniteCheck(
         ["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind)
     )
-    digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin, before_each)
+    digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin_piece, before_each)
     offset = sizes[0]
     leaves = {}
     for key, block, found, finite in zip(

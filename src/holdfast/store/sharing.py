@@ -149,7 +149,7 @@ class Sharing:
 
     def _mine(self, path: Path) -> Checkpoint:
         """The checkpoint as this rank saved it, so that only its own files are read."""
-        return self._index.at(path, rank=self._own_rank)
+        return self._index.checkpoint_at(path, rank=self._own_rank)
 
     @property
     def _own_rank(self) -> int | None:

@@ -21,7 +21,7 @@ from ..threads import Hook, nothing
 from . import divided, format, html, pins, pruning, shards
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
-from .committing import Committing, Facts, writing
+from .committing import CheckpointWriter, ManifestFields, translate_write_errors
 from .files import make_durable
 from .format import Manifest, Name
 from .lineage import Link
@@ -30,10 +30,10 @@ from .shards import Abandoned, Staged, Stale
 from .sharing import Sharing
 from .signing import Signer
 
-__all__ = ["Facts", "Store"]
+__all__ = ["ManifestFields", "Store"]
 
 
-class Hooks(NamedTuple):
+class SaveHooks(NamedTuple):
     """Callbacks of a save, as `Store.commit` describes them."""
 
     before_each: Hook
@@ -41,7 +41,7 @@ class Hooks(NamedTuple):
     leave: Callable[[], int]
 
 
-class Store(Committing):
+class Store(CheckpointWriter):
     """The checkpoints in the directory `root`, saved, verified and pruned by the rule `keep`.
 
         store = Store("runs/x", keep=Last(3))
@@ -71,7 +71,7 @@ class Store(Committing):
             raise UsageError(
                 f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)"
             )
-        with writing(self.root, "open the run"):
+        with translate_write_errors(self.root, "open the run"):
             require_run(self.root)
         index = CheckpointIndex(self.root, None if signer is None else signer.key)
         super().__init__(
@@ -175,7 +175,7 @@ class Store(Committing):
         step: int,
         metrics: Mapping[str, Any] | None = None,
         note: str | None = None,
-        facts: Facts | None = None,
+        facts: ManifestFields | None = None,
     ) -> Checkpoint:
         """Commit `state` as the checkpoint of `step`. When this returns, the checkpoint survives a
         power loss.
@@ -196,7 +196,7 @@ class Store(Committing):
 
         with uncollected():  # until this ends, the collector would visit `staged`
             return self.commit(
-                staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note)
+                staged(), step=step, facts=facts or ManifestFields(metrics=metrics or {}, note=note)
             )
 
     def stage(
@@ -282,7 +282,7 @@ class Store(Committing):
         staged: Staged,
         *,
         step: int,
-        facts: Facts | None = None,
+        facts: ManifestFields | None = None,
         before_each: Hook = nothing,
         before_last: Hook = nothing,
         leave: Callable[[], int] = lambda: 0,
@@ -298,12 +298,14 @@ class Store(Committing):
             Stale: an unchanged file of the last checkpoint cannot be linked, and the snapshot
                 `staged` lacks its bytes. Stage the state again: the new snapshot will have them.
         """
-        facts = facts or Facts()
+        facts = facts or ManifestFields()
         return self._commit(
-            staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave)
+            staged, _name(step, facts.phase), facts, SaveHooks(before_each, before_last, leave)
         )
 
-    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+    def _commit(
+        self, staged: Staged, name: Name, facts: ManifestFields, hooks: SaveHooks
+    ) -> Checkpoint:
         attempt = self.claim()
 
         def fill(partial: Path) -> Manifest:
@@ -322,12 +324,12 @@ class Store(Committing):
             ordered = {key: leaves[key] for key in staged.leaves} | leaves
             return self.manifest(name, facts, files, ordered, staged.tree)
 
-        with self.acting(attempt, "save"):
+        with self.translate_errors(attempt, "save"):
             tree_bytes = len(format.json_bytes(staged.tree))
             self.require_space(staged.size_bytes + tree_bytes + 512 * len(staged.leaves))
             before = self.sharing.lineage
             try:
-                self.finish(name, self.begin(name), fill)
+                self.commit_partial(name, self.create_partial(name), fill)
             except Stale:
                 self.sharing.distrust(self.parent)
                 if staged.snapshot is not None:
@@ -358,14 +360,14 @@ class Store(Committing):
 
         If the block raises, nothing is saved.
         """
-        name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
-        partial = self.begin(name)
+        name, facts = _name(step, "step"), ManifestFields(metrics=metrics or {}, note=note)
+        partial = self.create_partial(name)
         try:
             yield partial
         except BaseException:
             disk.remove_tree(partial)
             raise
-        self.finish(
+        self.commit_partial(
             name,
             partial,
             lambda path: self.manifest(name, facts, make_durable(path, self.index.kind), {}, None),
@@ -382,14 +384,14 @@ class Store(Committing):
         """
         if self.ranks.leads:  # the others may not see it yet
             checkpoint = self[step]
-            with writing(self.root):
+            with translate_write_errors(self.root):
                 pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Undo `pin`: the rules may remove that checkpoint again."""
         if self.ranks.leads:
             name = self[step].path.name
-            with writing(self.root):
+            with translate_write_errors(self.root):
                 pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
@@ -405,7 +407,7 @@ class Store(Committing):
         Raises:
             Damaged: the newest is damaged on the medium; nothing was removed.
         """
-        return self.prune_but(rule)
+        return self.prune_except(rule)
 
 
 def _name(step: int, phase: str) -> Name:

@@ -34,7 +34,7 @@ from ..state.codec import Block, encode_leaf
 from ..store.attempt import wait_until_visible
 from ..store.checkpoint import Checkpoint
 from ..store.format import Name
-from ..store.store import Facts, Store
+from ..store.store import ManifestFields, Store
 
 CACHING = (
     "Writer: a planner with enable_plan_caching=True sends places of an earlier save; leave it out"
@@ -93,7 +93,7 @@ class Writer(StorageWriter):
             if isinstance(place, Run)
             else Store(place)
         )
-        self._step, self._facts = step, Facts(metrics=dict(metrics or {}), note=note)
+        self._step, self._facts = step, ManifestFields(metrics=dict(metrics or {}), note=note)
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
         self._name: Name | None = None  # set on the coordinator only
@@ -141,7 +141,7 @@ class Writer(StorageWriter):
             raise UsageError(CACHING)
         if self._name is None:
             raise UsageError("Writer: this process was not told that it is the coordinator")
-        partial = str(self._owner.begin(self._name))
+        partial = str(self._owner.create_partial(self._name))
         numbered = zip(plans, _parts(plans, self._coordinator), strict=True)
         return [
             dataclasses.replace(plan, storage_data=_SavePlace(partial, parts))
