@@ -29,7 +29,7 @@ from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
+from holdfast.store.format import MANIFEST, FileEntry, LeafEntry, Manifest, PartEntry
 from holdfast.store.parts import Part
 from holdfast.store.shards import Staged
 
@@ -150,19 +150,19 @@ class Save:
 
     def sealed(self, rank: int, plan: WritePlan) -> Seal:
         """A part as if its shards were there: only what is said of them is made."""
-        shard = parts.prefix(rank) + "model.safetensors"
+        shard = parts.shard_prefix(rank) + "model.safetensors"
         leaves = {
-            plan.keys[key]: Leaf(
+            plan.keys[key]: LeafEntry(
                 block.kind, block.dtype, tuple(block.shape), shard, 0, 0, format.digest(b""), dict(block.attrs)
             )
             for key, block in plan.blocks.items()
         }
-        data = parts.encode(Part(rank, {shard: File(0, format.digest(b""))}, leaves, plan.tree))
-        (self.place / format.part_name(rank)).write_bytes(data)
-        return Seal(PartEntry(format.part_name(rank), 0, plan.firsts), parts.entry(data))
+        data = parts.encode(Part(rank, {shard: FileEntry(0, format.digest(b""))}, leaves, plan.tree))
+        (self.place / format.part_file_name(rank)).write_bytes(data)
+        return Seal(PartEntry(format.part_file_name(rank), 0, plan.firsts), parts.file_entry(data))
 
     def like(self, seal: Seal, rank: int) -> Seal:
-        return Seal(PartEntry(format.part_name(rank), 0), seal.file)
+        return Seal(PartEntry(format.part_file_name(rank), 0), seal.file)
 
     def committed(self, words: list[bytes], body: Any) -> bytes:
         seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]

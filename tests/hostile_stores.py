@@ -56,7 +56,7 @@ def _copied(golden: Path, root: Path) -> Path:
 def fields_of(folder: Path, rank: int | None = None) -> Fields:
     """The fields of a checkpoint's manifest, or of the part of a rank."""
     if rank is not None:
-        return msgspec.json.decode((folder / format.part_name(rank)).read_bytes())
+        return msgspec.json.decode((folder / format.part_file_name(rank)).read_bytes())
     _, _, text = (folder / MANIFEST).read_bytes().partition(b"\n")
     return msgspec.json.decode(b"{" + text)
 
@@ -69,11 +69,11 @@ def rewrite(folder: Path, change: Change, rank: int | None = None) -> None:
         (folder / MANIFEST).write_bytes(sealed(_text(fields if said is None else said)))
         return
     text = _text(fields if said is None else said)
-    (folder / format.part_name(rank)).write_bytes(text)
-    rewrite(folder, lambda root: _renew_part(root, rank, fields, parts.entry(text)))
+    (folder / format.part_file_name(rank)).write_bytes(text)
+    rewrite(folder, lambda root: _renew_part(root, rank, fields, parts.file_entry(text)))
 
 
-def _renew_part(root: Fields, rank: int, fields: Fields, entry: format.File) -> None:
+def _renew_part(root: Fields, rank: int, fields: Fields, entry: format.FileEntry) -> None:
     said = root["ranks"][rank]
     root["files"][said["part"]] = msgspec.to_builtins(entry)
     said["size_bytes"] = sum(file["size_bytes"] for file in fields["files"].values())

@@ -30,7 +30,7 @@ from holdfast.rules import Best, Every, Last
 from holdfast.run.run import Run
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.locate import again, fault
+from holdfast.store.locate import retry_if_removed, unreadable_reason
 from holdfast.store.store import ManifestFields, Store
 from stores import invoke
 from unread import unreadable
@@ -543,9 +543,9 @@ def test_what_went_between_the_listing_and_the_reading_is_no_damage(run):
     for checkpoint in (unread, read):
         shutil.rmtree(checkpoint.path)
         assert verified(checkpoint, cold=False) is None
-        assert "gone" == fault(Checkpoint(checkpoint.path))
+        assert "gone" == unreadable_reason(Checkpoint(checkpoint.path))
     looks = iter([unread, read, Checkpoint(run / "checkpoints/step-000000030")])
-    assert 24 == again(lambda: len(next(looks).leaf("model/fc.weight").read()))
+    assert 24 == retry_if_removed(lambda: len(next(looks).leaf("model/fc.weight").read()))
 
 
 # Exporting --------------------------------------------------------------------------------------------------------

@@ -245,7 +245,7 @@ def test_boxes_lie_where_their_items_do(data):
     array = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
     index = tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
     expected, found, raw = np.ascontiguousarray(array[index]).tobytes(), bytearray(), array.tobytes()
-    for start, offset, size in boxes.stretches(shape, Box(tuple(starts), tuple(extents)), 2):
+    for start, offset, size in boxes.byte_ranges(shape, Box(tuple(starts), tuple(extents)), 2):
         assert offset == len(found)
         found += raw[start : start + size]
     assert bytes(found) == (expected if np.prod(extents) else b"")

@@ -527,11 +527,15 @@ def test_any_bytes_are_damage(data):
 @given(step=st.integers(0, 10**18 - 1), phase=st.sampled_from(format.PHASES))
 def test_names_sort_as_the_run_went(step, phase):
     """A name is read back as it was written, and no other text is a name."""
-    name = format.Name(step, phase)
+    name = format.CheckpointName(step, phase)
     assert format.parse_name(str(name)) == name
     assert format.parse_name(f"{name}x") is None
     assert format.parse_name(str(name).replace("step-", "step-0")) is None or step >= 10**9
-    assert str(format.Name(step, "step")) < str(format.Name(step, "end")) < str(format.Name(10**18 - 1, "end")) + "~"
+    assert (
+        str(format.CheckpointName(step, "step"))
+        < str(format.CheckpointName(step, "end"))
+        < str(format.CheckpointName(10**18 - 1, "end")) + "~"
+    )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,11 @@ def test_the_latest_is_found_without_a_look_at_older_ones(root, monkeypatch):
 def test_the_owner_finds_checkpoints_from_the_newest_on(root):
     """In the order of their steps and phases, however long their names are; other names are passed over."""
     folder = root / "checkpoints"
-    names = [format.Name(step, phase) for step in (0, 7, 10**9 - 1, 10**9, 10**12, 10**17) for phase in format.PHASES]
+    names = [
+        format.CheckpointName(step, phase)
+        for step in (0, 7, 10**9 - 1, 10**9, 10**12, 10**17)
+        for phase in format.PHASES
+    ]
     for place in [*map(str, names), "latest-end", "step-7", "step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"]:
         (folder / place).mkdir(parents=True)
         if place not in ("step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"):

@@ -111,11 +111,11 @@ def test_files_stay_few_and_saves_small_however_long_it_goes(monkeypatch):
         leaves = {key: leaf for link in made.links for key, leaf in link.leaves.items()}
         files = {link.name: link.file for link in made.links}
         for shard in made.shards:
-            files[shard.name] = format.File(sum(made.fresh[key].data.nbytes for key in shard.keys), "")
+            files[shard.name] = format.FileEntry(sum(made.fresh[key].data.nbytes for key in shard.keys), "")
             for key in shard.keys:
                 part = made.fresh[key]
                 digest = format.digest(part.data)
-                leaves[key] = format.Leaf(
+                leaves[key] = format.LeafEntry(
                     part.kind, part.dtype, part.shape, shard.name, 0, part.data.nbytes, digest, part.attrs
                 )
         if step % 10 == 0:
@@ -224,7 +224,7 @@ def test_pieces_cover_a_leaf_in_order_each_in_one_stretch(shape, itemsize, least
         assert itemsize > least or np.prod(shape) > divided.MOST_PIECES
         return
     assert boxes.is_tiled(shape, found)
-    stretches = [list(boxes.stretches(shape, box, itemsize)) for box in found]
+    stretches = [list(boxes.byte_ranges(shape, box, itemsize)) for box in found]
     assert {1} == {len(each) for each in stretches}
     starts = [each[0].start for each in stretches]
     sizes = [each[0].size for each in stretches]

@@ -144,9 +144,9 @@ def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
         "shard: tensor data": lambda patch: patch.setattr(reading._Leaf, "check", lambda *_: None),
-        "shard: padding of the header": lambda patch: patch.setattr(problems, "_of_header", lambda *_: iter(())),
+        "shard: padding of the header": lambda patch: patch.setattr(problems, "_header_problems", lambda *_: iter(())),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda *_: "0" * 32),
-        "plain files": lambda patch: patch.setattr(problems, "of_sizes_and_headers", lambda *_, **__: iter(())),
+        "plain files": lambda patch: patch.setattr(problems, "layout_problems", lambda *_, **__: iter(())),
     }
     for kind, weaken in weaker.items():
         with scratched("weaker") as base, monkeypatch.context() as patch:

@@ -17,7 +17,7 @@ from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint
 from ..store.claiming import RemoteFacts
-from ..store.format import run_json
+from ..store.format import encode_run
 from . import options
 from .formatting import progress, report
 from .sources import LocalSource, RemoteSource, open_source
@@ -69,7 +69,7 @@ def _run_json(here: LocalSource, known: RemoteFacts) -> str:
     root = here.locate().root
     if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
         return (root / "run.json").read_text()
-    return run_json(str(known.run), owner.me(), None).decode()
+    return encode_run(str(known.run), owner.me(), None).decode()
 
 
 def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: RemoteFacts) -> Iterator[Item]:

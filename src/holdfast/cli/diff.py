@@ -11,7 +11,7 @@ from ..errors import HoldfastError
 from ..inspect.alignment import Beginnings
 from ..inspect.diff import Difference, by_name, compare
 from ..store.checkpoint import Checkpoint
-from ..store.locate import again
+from ..store.locate import retry_if_removed
 from . import options, spelled, told
 from .formatting import limited, progress, report
 from .sources import open_source
@@ -58,7 +58,7 @@ def command(
                 in_b.bring(second)
                 return first, second, compare(first, second, exempt, read=not quick)
 
-            first, second, found = again(compared)
+            first, second, found = retry_if_removed(compared)
             tell("")
             names = by_name(first, second)
             facts = {

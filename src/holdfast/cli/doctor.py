@@ -16,7 +16,7 @@ from ..errors import NotFound
 from ..run import settings
 from ..run.settings import PURGE_DAYS
 from ..store.claiming import possibly_alive_attempts
-from ..store.locate import is_mirror, run_of
+from ..store.locate import is_mirror, run_directory_of
 from ..supervise import leftovers
 from . import measured, options
 from .formatting import echo, echo_json
@@ -100,7 +100,7 @@ def _stale_files(directory: Path) -> list[StaleFile]:
 def _root(directory: Path) -> Path | None:
     """Return the run's directory for `directory`; None if there is no run yet."""
     try:
-        return run_of(options.located(str(directory)))
+        return run_directory_of(options.located(str(directory)))
     except NotFound:
         return directory if scan.is_dir(directory / "attempts") else None
 

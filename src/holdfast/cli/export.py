@@ -17,7 +17,7 @@ from ..inspect.tensors import ChosenTensors, Tensor
 from ..legible import counted, size
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import again
+from ..store.locate import retry_if_removed
 from . import options
 from .formatting import progress, report
 from .sources import open_source
@@ -83,7 +83,7 @@ def command(
             disk.replace_with(target, write(chosen.tensors, _named(checkpoint)))
             return checkpoint, chosen
 
-        checkpoint, chosen = again(written)
+        checkpoint, chosen = retry_if_removed(written)
     facts = {
         "file": output,
         "checkpoint": checkpoint.name,

@@ -19,7 +19,7 @@ from ..journal import Log
 from ..legible import counted, duration, size
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
-from ..store.locate import Location, best_of, fault
+from ..store.locate import Location, best_of, unreadable_reason
 from . import options, others
 from .attempts import attempts, attempts_at
 from .formatting import age_s, echo, echo_json, moment, numbers, progress, section, table
@@ -103,7 +103,7 @@ def checkpoints(place: Location, *, apart: bool) -> list[dict[str, Any]]:
 
     `apart`: they are copies, which share no files.
     """
-    found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
+    found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
     newest = None if place.single or not whole else whole[-1]

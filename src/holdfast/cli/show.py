@@ -15,7 +15,7 @@ from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import MOST_NAMES, Manifest
-from ..store.locate import run_of
+from ..store.locate import run_directory_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
 from .formatting import (
@@ -67,7 +67,7 @@ def command(
                 raise UsageError(
                     f"{here.shown}: a place has no metrics log; name the run's directory"
                 )
-            for event in journal.metrics(run_of(here.locate())):
+            for event in journal.metrics(run_directory_of(here.locate())):
                 echo(json_line(event) if as_json else _logged(event))
             return
         found = here.locate().select(step)

@@ -24,7 +24,7 @@ from ..mirror.records import folder as inside
 from ..mirror.remote import Remote
 from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
-from ..store.format import MANIFEST, File, Manifest
+from ..store.format import MANIFEST, FileEntry, Manifest
 from ..store.locate import Location
 from . import options
 from .formatting import showing
@@ -199,7 +199,7 @@ class RemoteSource(LocalSource):
         if checkpoint.head.ranks is not None:
             self._bring(checkpoint, checkpoint.head.files)
 
-    def _bring(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
+    def _bring(self, checkpoint: Checkpoint, files: Mapping[str, FileEntry]) -> None:
         missing = {
             name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)
         }

@@ -14,7 +14,7 @@ from ..ranks import Ranks, tried
 from ..store import pruning
 from ..store.attempt import is_checkpoint, wait_until_visible
 from ..store.committing import CheckpointWriter, ManifestFields
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
 from ..store.shards import Abandoned, Staged
 from ..store.sharing import Unchanged
@@ -30,7 +30,9 @@ class CollectiveSave:
     an error on one fails the save on all.
     """
 
-    def __init__(self, ranks: Ranks, owner: CheckpointWriter, name: Name, share: RankShare) -> None:
+    def __init__(
+        self, ranks: Ranks, owner: CheckpointWriter, name: CheckpointName, share: RankShare
+    ) -> None:
         self.ranks, self.owner, self.name, self.share = ranks, owner, name, share
         self.attempt = owner.claim()
         self.partial = self.attempt.room / str(name)
@@ -143,7 +145,7 @@ class CollectiveSave:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
                 plans[:] = [
-                    pruning.plan(
+                    pruning.plan_pruning(
                         owner.index,
                         owner.keep,
                         spared,

@@ -22,7 +22,7 @@ from ..state.codec import Block
 from ..store import format
 from ..store.boxes import Box, is_tiled
 from ..store.lineage import digests_of
-from ..store.parts import AS_RANK_0, own_key, top
+from ..store.parts import AS_RANK_0, own_key, top_members
 from ..store.shards import Staged
 
 SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
@@ -336,7 +336,7 @@ def own_tree(
     """
     if list(mine) == list(first):
         return []
-    members, known = top(tree), dict(first)
+    members, known = top_members(tree), dict(first)
     if members is None:
         return [tree]
     marks = dict(mine)
@@ -351,7 +351,7 @@ def own_tree(
 
 
 def _members(tree: Any) -> list[tuple[str | None, bytes]]:
-    members = top(tree)
+    members = top_members(tree)
     nodes: Any = [(None, tree)] if members is None else members.items()
     return [(key, _digest(format.json_bytes(node))) for key, node in nodes]
 

@@ -19,7 +19,7 @@ from ..state.codec import Block
 from ..store import format, lineage, parts, shards
 from ..store.attempt import Attempt
 from ..store.committing import CheckpointWriter, ManifestFields
-from ..store.format import File, Leaf, Manifest, Name, PartEntry
+from ..store.format import CheckpointName, FileEntry, LeafEntry, Manifest, PartEntry
 from ..store.lineage import Link, samples_of
 from ..store.parts import Part, own_key
 from ..store.shards import Shard, Staged, Stale
@@ -32,7 +32,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     """What a rank sends when its files are durable."""
 
     entry: PartEntry
-    file: File
+    file: FileEntry
     not_finite: list[str] = []  # as in a manifest
     version: int = format.VERSION  # the lowest that expresses the part
 
@@ -45,7 +45,7 @@ class WrittenShare(NamedTuple):
 
     part: Part
     # all leaves of the checkpoint that this rank has entries of, by their keys in its parts
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, LeafEntry]
     samples: dict[str, bytes]  # of the pieces that were written
     changed: Collection[str]  # keys in the state of leaves that will probably be written again
     passing: Collection[str]  # names of files that will probably be linked
@@ -66,7 +66,7 @@ class RankShare:
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
         return shards.layout(
-            mine, taken=self._passing, prefix=parts.prefix(self._rank)
+            mine, taken=self._passing, prefix=parts.shard_prefix(self._rank)
         ) + shards.layout(rest)
 
     def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
@@ -96,7 +96,7 @@ class RankShare:
         blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
         steady = {key for key in blocks if plan.keys[key] in unchanged.leaves}
         layout = shards.layout(
-            blocks, steady, {link.name for link in links}, parts.prefix(self._rank)
+            blocks, steady, {link.name for link in links}, parts.shard_prefix(self._rank)
         )
         files, leaves = _written(partial, layout, blocks, staged, before_each)
         _require_same(leaves, plan)
@@ -146,17 +146,17 @@ class RankShare:
 
 def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3) -> Seal:
     """Write a rank's part beside its shards. When this returns, both are durable."""
-    data, name = parts.encode(part), format.part_name(part.rank)
+    data, name = parts.encode(part), format.part_file_name(part.rank)
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
-    weights = parts.not_finite(part)[: format.MOST_NAMES]
-    return Seal(entry, parts.entry(data, kind), weights, format.version_of(data))
+    weights = parts.nonfinite_leaves(part)[: format.MOST_NAMES]
+    return Seal(entry, parts.file_entry(data, kind), weights, format.version_of(data))
 
 
 def commit(
     owner: CheckpointWriter,
-    name: Name,
+    name: CheckpointName,
     facts: ManifestFields,
     partial: Path,
     seals: Collection[Seal],
@@ -183,14 +183,16 @@ class PartWriter:
 
     def __init__(self, partial: Path, rank: int) -> None:
         self.partial, self._rank = partial, rank
-        self._files: dict[str, File] = {}
-        self._leaves: dict[str, Leaf] = {}
+        self._files: dict[str, FileEntry] = {}
+        self._leaves: dict[str, LeafEntry] = {}
 
     def add(self, blocks: Mapping[str, Block]) -> None:
         """Write these leaves, durably.
         Each is a piece with its place, or a whole leaf of rank 0.
         """
-        layout = shards.layout(blocks, taken=set(self._files), prefix=parts.prefix(self._rank))
+        layout = shards.layout(
+            blocks, taken=set(self._files), prefix=parts.shard_prefix(self._rank)
+        )
         files, leaves = _written(
             self.partial, layout, blocks, Staged(None, blocks, layout), nothing
         )
@@ -207,10 +209,10 @@ class PartWriter:
 
 def _written(
     path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Hook
-) -> tuple[dict[str, File], dict[str, Leaf]]:
+) -> tuple[dict[str, FileEntry], dict[str, LeafEntry]]:
     alone = Staged(None, blocks, layout, kind=staged.kind)
     images = {shard.name: index for index, shard in enumerate(staged.shards)}
-    files, leaves = dict[str, File](), dict[str, Leaf]()
+    files, leaves = dict[str, FileEntry](), dict[str, LeafEntry]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
         # a snapshot then has the file's bytes in one piece
@@ -223,7 +225,7 @@ def _written(
 
 
 def _passing(
-    layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]
+    layout: Sequence[Shard], files: Mapping[str, FileEntry], steady: Collection[str]
 ) -> set[str]:
     """Names of the files that will probably be linked next time,
     because nothing in them changed this time.
@@ -232,7 +234,7 @@ def _passing(
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
 
-def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
+def _require_same(leaves: Mapping[str, LeafEntry], plan: WritePlan) -> None:
     """Compare the leaves with the digests that the ranks agreed on.
 
     Raises:
@@ -246,9 +248,9 @@ def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
             )
 
 
-def _elsewhere(block: Block, digest: str) -> Leaf:
+def _elsewhere(block: Block, digest: str) -> LeafEntry:
     """The entry of a leaf that another rank has written."""
-    return Leaf(
+    return LeafEntry(
         block.kind,
         block.dtype,
         tuple(block.shape),

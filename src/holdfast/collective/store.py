@@ -20,7 +20,7 @@ from ..state.codec import uncollected
 from ..state.snapshot import Arena
 from ..store.attempt import Attempt, join_attempt
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince
 from ..store.shards import Staged
 from ..store.store import ManifestFields, SaveHooks, Store
@@ -109,7 +109,7 @@ class CollectiveStore(Store):
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(
-        self, staged: Staged, name: Name, facts: ManifestFields, hooks: SaveHooks
+        self, staged: Staged, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
     ) -> Checkpoint:
         save = CollectiveSave(self.ranks, self, name, self._share)
         with self.translate_errors(save.attempt, "save"):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
-from ..store.boxes import Box, stretches
+from ..store.boxes import Box, byte_ranges
 from ..store.format import hasher
 from .limits import READ_BYTES
 from .region import Region
@@ -147,7 +147,7 @@ class ForeignLeaf:
                     f"leaf {self.key!r}: the piece at {list(piece.at)} "
                     f"has {len(data)} bytes, not its shape's"
                 )
-            for start, offset, size in stretches(self.shape, box, self.itemsize):
+            for start, offset, size in byte_ranges(self.shape, box, self.itemsize):
                 found[start : start + size] = data[offset : offset + size]
         return found
 

@@ -22,7 +22,7 @@ from ..foreign.checkpoint import ForeignCheckpoint
 from ..state import nodes
 from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
-from ..store.parts import own_key, top
+from ..store.parts import own_key, top_members
 from ..store.stored import Stored, StoredPieces, leaves_of
 from .alignment import Alignment, alignment
 from .distance import Distance, distance, in_ulps, ulps
@@ -206,7 +206,12 @@ def _own_nodes(
     """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are
     already compared.
     """
-    first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
+    first, second, in_a, in_b = (
+        top_members(a.tree),
+        top_members(b.tree),
+        top_members(mine),
+        top_members(other),
+    )
     if first is None or second is None or in_a is None or in_b is None:
         yield from _nodes(where, mine, other)
         return

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..journal import Event, Lines, Log
-from ..store.format import Name, parse_name
+from ..store.format import CheckpointName, parse_name
 
 _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back")
 
@@ -56,7 +56,10 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
     if not copied:
         return "if this disk is lost, everything is: no place has a copy"
     where = ", ".join(each.place for each in mirrors if copied[-1] in each.checkpoints)
-    at, last = parse_name(copied[-1]) or Name(0), parse_name(newest or "") or Name(0)
+    at, last = (
+        parse_name(copied[-1]) or CheckpointName(0),
+        parse_name(newest or "") or CheckpointName(0),
+    )
     if last.order <= at.order:
         return f"if this disk is lost, nothing that is saved is: {copied[-1]} is at {where}"
     return f"if this disk is lost, so is {newest}: the newest copy is {copied[-1]}, at {where}"
@@ -82,5 +85,5 @@ def _begun(event: Event) -> dict[str, set[str]]:
 def _ordered(names: Iterable[str]) -> list[str]:
     return sorted(
         {name for name in names if parse_name(name)},
-        key=lambda name: (parse_name(name) or Name(0)).order,
+        key=lambda name: (parse_name(name) or CheckpointName(0)).order,
     )

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..store.boxes import Box, common, within
+from ..store.boxes import Box, index_within, intersection
 
 _PLAIN: dict[int, Any] = {
     1: np.dtype("u1"),
@@ -43,9 +43,9 @@ class Shards:
             room = items[at : at + run.volume].reshape(run.shape)
             at += run.volume
             for box, data in self._pieces:
-                both = common(run, box)
+                both = intersection(run, box)
                 if both is not None:
-                    room[within(run, both)] = _plain(data)[within(box, both)]
+                    room[index_within(run, both)] = _plain(data)[index_within(box, both)]
 
     def scatter(self, _: int, __: memoryview) -> None:
         """Refuse: restored arrays are always new."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .. import scan
 from ..errors import Damaged, NotFound
 from ..store import format, parts, source
-from ..store.format import MANIFEST, File, Leaf, Manifest
+from ..store.format import MANIFEST, FileEntry, LeafEntry, Manifest
 
 PIECE_BYTES = 4 << 20  # the most that is read at once
 
@@ -23,8 +23,8 @@ class Contents(NamedTuple):
 
     raw: bytes  # manifest.json as it is
     root: Manifest
-    files: Mapping[str, File]
-    leaves: Mapping[str, list[Leaf]]  # by file
+    files: Mapping[str, FileEntry]
+    leaves: Mapping[str, list[LeafEntry]]  # by file
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ def contents(raw: bytes, read_part: Callable[[str], bytes], where: object) -> Co
         part = parts.decode(read_part(said.part), root, rank, f"{where}: part {said.part}")
         files.update(part.files)
         leaves += part.leaves.values()
-    held: dict[str, list[Leaf]] = {name: [] for name in files}
+    held: dict[str, list[LeafEntry]] = {name: [] for name in files}
     for leaf in leaves:
         held[leaf.shard].append(leaf)
     return Contents(raw, root, files, held)
@@ -121,7 +121,7 @@ class _Check:
     file with its own.
     """
 
-    def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
+    def __init__(self, file: FileEntry, leaves: list[LeafEntry], where: object) -> None:
         self._file, self._where = file, where
         self._kind = format.kind_of(file.digest)
         self._begun = format.hasher(self._kind)
@@ -160,7 +160,7 @@ class _Check:
             self._hasher = self._begun()
 
 
-def _ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
+def _ranges(file: FileEntry, leaves: list[LeafEntry], where: object) -> list[tuple[int, str]]:
     """Return where each digested range of a file ends, and its digest if the manifest has that;
     the last one first.
     """

@@ -76,7 +76,7 @@ class BlocklessRun:
             self._left_in = found.code
             raised = session.walks.raised
             if found.unclear and raised is None:
-                step, saved = session.position.step, session.saves.saved or format.Name(0)
+                step, saved = session.position.step, session.saves.saved or format.CheckpointName(0)
                 say(
                     f"{session.path}: the loop ended at step {step} "
                     "with an exception, or because an iterator around "

@@ -61,7 +61,7 @@ class StateCapture(msgspec.Struct):
             *types_in(self.tracked.captured_variables()),
         }
 
-    def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> StateDigests:
+    def digests(self, stored: Mapping[str, format.LeafEntry] | None = None) -> StateDigests:
         """Digests of the tracked objects and of the restored variables,
         as they are now; `stored`: see `digests`.
         """

@@ -16,7 +16,7 @@ from ..mirror.client import PlaceError, WorkerClient
 from ..store import attempt as attempts
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name
+from ..store.format import MANIFEST, CheckpointName
 from ..store.store import Store
 from ..terminal import say, warn
 from .mirror_lineage import RemoteCheckpoint, RunLineage, checkpoint_identity
@@ -37,7 +37,7 @@ class CheckpointFetcher:
         # names that were fetched because the local one is unreadable
         self._replaced: set[str] = set()
         self._faults: list[str] = []
-        self._most: Name | None = None  # the run went back to this checkpoint
+        self._most: CheckpointName | None = None  # the run went back to this checkpoint
 
     # Whole checkpoints
     # -------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class CheckpointFetcher:
             if not self._is_here(each.name):
                 self._fetch_from_nearest(each)
 
-    def ignore_newer_than(self, to: Name) -> None:
+    def ignore_newer_than(self, to: CheckpointName) -> None:
         """Fetch no checkpoint that is newer than `local` from now on."""
         self._most = to
 
@@ -103,7 +103,7 @@ class CheckpointFetcher:
             else "the run has checkpoints elsewhere, and no place has one of them"
         )
 
-    def _is_here(self, name: Name) -> bool:
+    def _is_here(self, name: CheckpointName) -> bool:
         return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
     def _fetch_from_nearest(self, found: RemoteCheckpoint) -> Checkpoint | None:
@@ -315,7 +315,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _has_committed_file(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
+def _has_committed_file(checkpoint: Checkpoint, name: str, wanted: format.FileEntry) -> bool:
     """Whether the checkpoint has committed these same bytes under that name."""
     with suppress(Damaged, NotFound):
         own = checkpoint.manifest.files.get(name)

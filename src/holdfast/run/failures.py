@@ -148,7 +148,10 @@ class SaveFailures(msgspec.Struct):
     _passing: int = 0  # due saves still to be skipped
 
     def record_failure(
-        self, name: format.Name, error: BaseException, before: format.Name | None
+        self,
+        name: format.CheckpointName,
+        error: BaseException,
+        before: format.CheckpointName | None,
     ) -> bool:
         """Tell and journal that a save failed.
         Return whether the next safe point is to make up for it.
@@ -176,7 +179,7 @@ class SaveFailures(msgspec.Struct):
             self._tell(f"{problem}; the next save writes it anew; {_ADVICE}")
         return alone and self._damaged == 1
 
-    def record_success(self, name: format.Name) -> None:
+    def record_success(self, name: format.CheckpointName) -> None:
         """Note that a save succeeded."""
         if self._failed:
             say(f"{self._store.root}: step {name.step} is saved; {self._failed} before it failed")
@@ -198,7 +201,9 @@ class SaveFailures(msgspec.Struct):
         self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
         return _should_report(self._damaged)
 
-    def _quarantine_damaged(self, name: format.Name, before: format.Name | None) -> str:
+    def _quarantine_damaged(
+        self, name: format.CheckpointName, before: format.CheckpointName | None
+    ) -> str:
         """Move a checkpoint to quarantine/ that was damaged when it was read back after its
         commit.
         """

@@ -16,7 +16,7 @@ from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..journal import Log
 from ..legible import counted, duration
 from ..store.attempt import Attempt
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..terminal import say, warn
 from . import failures, last_batch, origin
 from .position import Position
@@ -63,7 +63,7 @@ def finish_run(session: Session) -> None:
     metrics = end_left_loop(session)
     session.metrics.flush("exit")
     saves.collect_outcome()
-    if position.checkpoint_name.order > (saves.saved or Name(0)).order:
+    if position.checkpoint_name.order > (saves.saved or CheckpointName(0)).order:
         saves.save("the end", metrics)
     reason = ranks.announce("the end", (session.stop.reason or ranks.wished() or "").encode())
     if reason:
@@ -118,7 +118,7 @@ def journal_and_stop(
     reason: str,
     why: str,
     line: str,
-    at: Name = Name(0),  # noqa: B008  a frozen value
+    at: CheckpointName = CheckpointName(0),  # noqa: B008  a frozen value
     *,
     patience_s: float = GOOD_BYE_S,
     requeues: bool = True,
@@ -310,7 +310,7 @@ def format_run_summary(attempt: Attempt, position: Position) -> str:
     )
 
 
-def format_resume_hint(step: int, saved: Name) -> str:
+def format_resume_hint(step: int, saved: CheckpointName) -> str:
     """Return one line for an attempt that fails at `step`: from where the next one goes on."""
     again = step - saved.step
     after = f"; {counted(again, 'step')} after it will be done again" if again > 0 else ""

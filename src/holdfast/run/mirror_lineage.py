@@ -18,7 +18,7 @@ from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import identity
 from ..store import source
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name, parse_name
+from ..store.format import MANIFEST, CheckpointName, parse_name
 
 # facts that tell one process from every other
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")
@@ -29,7 +29,7 @@ class RemoteCheckpoint(NamedTuple):
     folder, the nearest first.
     """
 
-    name: Name
+    name: CheckpointName
     digest: str
     at: list[tuple[int, int]]
     finite: bool = True  # whether its weights are finite

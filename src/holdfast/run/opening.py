@@ -146,7 +146,7 @@ def _stop_if_relaunched(session: Session) -> None:
 def _stop_before_restore(session: Session, reason: str, error: Unreadable) -> NoReturn:
     """Stop, because a signal came while a checkpoint could not be read."""
     tried = session.origin.checkpoint
-    at = (tried and parse_name(tried.path.name)) or format.Name(0)
+    at = (tried and parse_name(tried.path.name)) or format.CheckpointName(0)
     line = f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again"
     journal_and_stop(session, reason, f"{reason}, while a checkpoint could not be read", line, at)
 
@@ -332,7 +332,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
     else:
         saved = (
             f"from {checkpoint.name}, "
-            f"saved {format_time_since(format.seconds(checkpoint.head.created))}"
+            f"saved {format_time_since(format.created_s(checkpoint.head.created))}"
         )
         where = f"resumes at {session.position.describe()} {attempt}, {saved}"
     if session.capture.not_exact_from is not None:

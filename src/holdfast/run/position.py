@@ -109,9 +109,9 @@ class Position(msgspec.Struct):
         return found
 
     @property
-    def checkpoint_name(self) -> format.Name:
+    def checkpoint_name(self) -> format.CheckpointName:
         """The name of a checkpoint of this position."""
-        return format.Name(self.step, self.phase)
+        return format.CheckpointName(self.step, self.phase)
 
     def describe(self) -> str:
         """The position as text for people."""

@@ -184,7 +184,7 @@ def require_same_loop(ranks: Ranks, kind: str, total: int) -> None:
         raise UsageError(f"{differences}: every rank must run the same loop, to the same end")
 
 
-def require_same_step(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
+def require_same_step(ranks: Ranks, name: format.CheckpointName, epoch: int | None) -> None:
     """Require that all ranks save at the same step.
 
     Raises:

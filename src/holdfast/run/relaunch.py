@@ -23,7 +23,7 @@ from .. import journal, owner
 from ..journal import Log
 from ..ranks import Ranks
 from ..store.attempt import Attempt
-from ..store.format import Name
+from ..store.format import CheckpointName
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
@@ -100,7 +100,7 @@ class StopBefore(NamedTuple):
     """A stop of the run in an earlier start of this launch."""
 
     reason: str
-    at: Name
+    at: CheckpointName
     restart: int  # of this launch
 
 
@@ -117,7 +117,9 @@ def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
     return (
         None
         if event is None
-        else StopBefore(event["reason"], Name(event["step"], event["phase"]), mine.restart)
+        else StopBefore(
+            event["reason"], CheckpointName(event["step"], event["phase"]), mine.restart
+        )
     )
 
 

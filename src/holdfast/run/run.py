@@ -431,7 +431,9 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint at that safe
         point contains them.
         """
-        values = {legible(name): format.number(name, value) for name, value in metrics.items()}
+        values = {
+            legible(name): format.metric_value(name, value) for name, value in metrics.items()
+        }
         if self._ended_run is None:
             self._open_session("log").metrics.log(values)
         else:

@@ -63,15 +63,15 @@ WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the pre
 class PendingSave(msgspec.Struct, frozen=True):
     """A save on its way to the disk, and the save before it."""
 
-    name: format.Name
+    name: format.CheckpointName
     reason: str
     facts: ManifestFields
-    before: format.Name | None  # the newest save if this one fails
+    before: format.CheckpointName | None  # the newest save if this one fails
     began_s: float
     # the copy that is written; None: the state itself is written while the loop waits
     snapshot: Snapshot | None
     # a checkpoint that stays until the next save, in case no start can go on from this one
-    refuge: format.Name | None
+    refuge: format.CheckpointName | None
 
     def as_committed(self) -> retention.CheckpointFacts:
         """Facts that a new best must beat before the checkpoint is committed."""
@@ -108,14 +108,14 @@ class Saver(msgspec.Struct):
     failures: SaveFailures
     _committed: Callable[[], None]  # called on rank 0 after each save
     _last: interval.Mark  # the moment of the last save
-    saved: format.Name | None = None  # the newest save, the one in flight included
+    saved: format.CheckpointName | None = None  # the newest save, the one in flight included
     flight: PendingSave | None = None
     count: int = 0  # saves that this attempt has begun
     save_s: float = 0.0  # the longest save so far
     writer: SaveWriter = msgspec.field(default_factory=SaveWriter)
     arena: Arena = msgspec.field(default_factory=Arena)
     _room: DiskSpaceCheck | None = None
-    _epochs_end: format.Name | None = None  # the newest save at one
+    _epochs_end: format.CheckpointName | None = None  # the newest save at one
     durable_s: float = 0.0  # when the newest save was durable; 0.0: none was
     _point: int = 0  # the safe point of the last save, as counted by windows
     # why to save at the next safe point: run.save(), or to make up for a save

@@ -357,7 +357,7 @@ class StateDigests(NamedTuple):
 
 def digest_state(
     captured: Mapping[str, Any],
-    stored: Mapping[str, format.Leaf] | None = None,
+    stored: Mapping[str, format.LeafEntry] | None = None,
     filled: Collection[str] = (),
 ) -> StateDigests:
     """Digest a state. For big leaves of `filled` that are also in `stored`,

@@ -199,7 +199,7 @@ class EpochEndSaves(msgspec.Struct):
             kind="unproven_save",
         )
 
-    def should_stop_unsaved(self, saved: format.Name | None, count: int) -> bool:
+    def should_stop_unsaved(self, saved: format.CheckpointName | None, count: int) -> bool:
         """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's
         end.
 

@@ -21,7 +21,7 @@ from .. import disk, journal, owner, scan
 from ..errors import DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
 from . import places
-from .format import MANIFEST, parse_name, run_of
+from .format import MANIFEST, decode_run, parse_name
 from .refusal import disk_error
 
 # attempts that this process has ended, even if it could not record that
@@ -221,7 +221,7 @@ def read_run(root: Path) -> str:
         return ""
     except disk.NotPlain:
         data = b""
-    return run_of(
+    return decode_run(
         data, path, "move it away: the next start writes it again from the newest checkpoint"
     )
 

@@ -14,9 +14,9 @@ from ..state import codec, tree
 from ..state.nodes import leaf_keys
 from ..threads import Hook, nothing
 from . import divided, format, html, problems, reading, source
-from .format import MANIFEST, File, Head, Manifest
-from .parts import Parts, check_bytes, top
-from .problems import Listed, Problem
+from .format import MANIFEST, FileEntry, Head, Manifest
+from .parts import CheckpointParts, check_bytes, top_members
+from .problems import FileListing, Problem
 from .signing import Key
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
@@ -43,7 +43,7 @@ class Checkpoint:
         self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
-        self._parts: Parts | None = None
+        self._parts: CheckpointParts | None = None
         self._divided: dict[str, dict[int, str]] | None = None
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Checkpoint:
         if self._manifest is None:
             parts = self._rank_parts()
             only = None if self._rank is None else [self._rank]
-            self._manifest = self._root_manifest() if parts is None else parts.merged(only)
+            self._manifest = self._root_manifest() if parts is None else parts.merged_manifest(only)
         return self._manifest
 
     @property
@@ -89,10 +89,10 @@ class Checkpoint:
     def _decode_head(self, data: bytes, where: object) -> Head:
         return format.decode_head(data, where, self.key)
 
-    def _rank_parts(self) -> Parts | None:
+    def _rank_parts(self) -> CheckpointParts | None:
         """The parts; None if one process wrote the checkpoint."""
         if self._parts is None and self._root_manifest().ranks is not None:
-            self._parts = Parts(self.path, self._root_manifest())
+            self._parts = CheckpointParts(self.path, self._root_manifest())
         return self._parts
 
     def as_rank(self, rank: int) -> Checkpoint:
@@ -236,7 +236,7 @@ class Checkpoint:
 
     def parts(self) -> list[str]:
         """The state's top-level keys if it is a mapping with string keys."""
-        return list(top(self.tree) or ())
+        return list(top_members(self.tree) or ())
 
     @codec.uncollected()
     def handles(
@@ -315,7 +315,7 @@ class Checkpoint:
 
     def facts(self, *, pinned: bool = False) -> CheckpointFacts:
         """The facts that retention rules use."""
-        head, at_s = self.head, format.seconds(self.head.created)
+        head, at_s = self.head, format.created_s(self.head.created)
         return CheckpointFacts(
             self.name,
             head.step,
@@ -335,8 +335,8 @@ class Checkpoint:
         Together with the leaves' own digests this covers every byte.
         """
         manifest = self.manifest
-        layout = problems.of_sizes_and_headers(self.path, manifest, manifest.files)
-        for problem in chain(problems.of_name(self.path, manifest), layout):
+        layout = problems.layout_problems(self.path, manifest, manifest.files)
+        for problem in chain(problems.name_problems(self.path, manifest), layout):
             raise Damaged(str(problem))
         for key, leaf in manifest.leaves.items():
             codec.require_known(key, leaf.kind)
@@ -361,7 +361,7 @@ class Checkpoint:
         cold: bool = False,
         only: Collection[str] | None = None,
         before_each: Hook = nothing,
-        known: Listed | None = None,
+        known: FileListing | None = None,
     ) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed. With `cold`, read
         from the medium.
@@ -376,7 +376,7 @@ class Checkpoint:
             if known is None:
                 yield from self._problems(only, before_each, cold=cold)
             else:
-                yield from problems.of_files(self.path, known, only, before_each, cold=cold)
+                yield from problems.file_problems(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
             raise Unreadable(
                 f"{error.filename or self.path}: cannot be read: {error.strerror}"
@@ -392,10 +392,10 @@ class Checkpoint:
         try:
             parts = seen._rank_parts()
         except Damaged as error:
-            yield problems.of_whole(self.path / MANIFEST, error)
+            yield problems.whole_file_problem(self.path / MANIFEST, error)
             return
         manifest = seen._root_manifest()
-        yield from problems.of_name(self.path, manifest)
+        yield from problems.name_problems(self.path, manifest)
         if parts is not None:
             whole = []
             for rank in range(len(parts)) if self._rank is None else [self._rank]:
@@ -406,11 +406,11 @@ class Checkpoint:
                     _ = parts[rank]
                     whole.append(rank)
                 except Damaged as error:
-                    yield problems.of_whole(path, error)
-            manifest = parts.merged(whole)
-        yield from problems.of_files(self.path, manifest, only, before_each, cold=cold)
+                    yield problems.whole_file_problem(path, error)
+            manifest = parts.merged_manifest(whole)
+        yield from problems.file_problems(self.path, manifest, only, before_each, cold=cold)
 
-    def manifest_problems(self, files: Mapping[str, File]) -> Iterator[Problem]:
+    def manifest_problems(self, files: Mapping[str, FileEntry]) -> Iterator[Problem]:
         """Read the manifest from the medium, and this rank's part; check their digests, and decode
         no leaf.
 
@@ -423,7 +423,7 @@ class Checkpoint:
         try:
             source.forget(path)
             head = source.decoded(path, self._decode_head)
-            yield from problems.of_name(self.path, head)
+            yield from problems.name_problems(self.path, head)
             if head.ranks is None and head.files != files:
                 raise Damaged(f"{path}: not the manifest that was committed")
             if head.ranks is not None and self._rank is not None:
@@ -432,7 +432,7 @@ class Checkpoint:
                 said = head.files[head.ranks[rank].part].size_bytes
                 source.decoded(path, lambda data, where: check_bytes(data, head, rank, where), said)
         except Damaged as error:
-            yield problems.of_whole(path, error)
+            yield problems.whole_file_problem(path, error)
         except PermissionError as error:
             raise Unreadable(
                 f"{error.filename or self.path}: cannot be read: {error.strerror}"

@@ -19,7 +19,7 @@ from ..rules import Best
 from ..terminal import warn
 from . import format, pins
 from .checkpoint import Checkpoint
-from .format import MANIFEST, Name
+from .format import MANIFEST, CheckpointName
 from .signing import Key
 
 T = TypeVar("T")
@@ -56,10 +56,10 @@ class CheckpointIndex:
         """The checkpoint at `path`, in or for this run's directory."""
         return Checkpoint(path, rank=rank, key=self.key)
 
-    def checkpoint(self, name: Name | str) -> Checkpoint:
+    def checkpoint(self, name: CheckpointName | str) -> Checkpoint:
         return self.checkpoint_at(self.root / "checkpoints" / str(name))
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[CheckpointName]:
         """Names of the existing checkpoints, in order."""
         return committed_names(self.root / "checkpoints")
 
@@ -174,7 +174,7 @@ class CheckpointIndex:
             Untrusted: one is not signed by the key; no older one is tried.
         """
         damage: list[Damaged] = []
-        tried: set[Name] = set()
+        tried: set[CheckpointName] = set()
         # its owner may save and prune meanwhile
         while fresh := [name for name in self.names() if name not in tried]:
             checkpoint = self.checkpoint(fresh[-1])
@@ -215,7 +215,7 @@ class CheckpointIndex:
         )
 
 
-def is_committed(folder: Path, name: Name) -> bool:
+def is_committed(folder: Path, name: CheckpointName) -> bool:
     """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is
     called very often.
     """
@@ -230,7 +230,7 @@ def is_committed(folder: Path, name: Name) -> bool:
     return True
 
 
-def may_be_committed(folder: Path, name: Name) -> bool:
+def may_be_committed(folder: Path, name: CheckpointName) -> bool:
     """The same; true if it cannot be read, so that its reader gets the error."""
     try:
         return is_committed(folder, name)
@@ -239,8 +239,8 @@ def may_be_committed(folder: Path, name: Name) -> bool:
 
 
 def committed_names(
-    folder: Path, exists: Callable[[Path, Name], bool] = is_committed
-) -> list[Name]:
+    folder: Path, exists: Callable[[Path, CheckpointName], bool] = is_committed
+) -> list[CheckpointName]:
     """Names of the checkpoints in `folder`, in order.
     Lists again if one was removed after it was listed.
     """
@@ -254,15 +254,15 @@ def committed_names(
     return found
 
 
-def _list_names(folder: Path) -> list[Name]:
-    names: list[Name] = []
+def _list_names(folder: Path) -> list[CheckpointName]:
+    names: list[CheckpointName] = []
     # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
     for _ in range(2):
         names = names or [name for name in map(format.parse_name, scan.names(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 
-def _newest_first(folder: Path) -> Iterator[Name]:
+def _newest_first(folder: Path) -> Iterator[CheckpointName]:
     """The names of checkpoints in `folder`, the newest first.
     It parses only those that are asked for.
     """

@@ -16,7 +16,7 @@ from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
 from . import places
 from .attempt import Attempt, is_over, read_run, remove_if_possible, rename_into_quarantine
-from .format import run_json
+from .format import encode_run
 
 _MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
@@ -287,7 +287,7 @@ def _read_or_create_run_id(root: Path, note: str | None, known: str | None) -> s
     path = root / "run.json"
     if not scan.exists(path):
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [run_json(known or uuid.uuid4().hex, owner.me(), note)])
+        disk.write(draft, [encode_run(known or uuid.uuid4().hex, owner.me(), note)])
         try:
             disk.rename_new(draft, path)
         except FileExistsError:

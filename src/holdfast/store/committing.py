@@ -23,7 +23,7 @@ from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
-from .format import MANIFEST, Leaf, Manifest, Name
+from .format import MANIFEST, CheckpointName, LeafEntry, Manifest
 from .refusal import disk_error
 from .shards import Abandoned
 from .sharing import Sharing
@@ -130,7 +130,7 @@ class CheckpointWriter:
         """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
         self.copies = copies
 
-    def protect(self, name: Name | None) -> None:
+    def protect(self, name: CheckpointName | None) -> None:
         """Keep the checkpoint `name`, whatever the rule, until this is called again."""
         self.protected = () if name is None else (str(name),)
 
@@ -151,7 +151,7 @@ class CheckpointWriter:
     # -- one checkpoint
     # -------------------------------------------------------------------------------------------
 
-    def create_partial(self, name: Name) -> Path:
+    def create_partial(self, name: CheckpointName) -> Path:
         """Create an empty directory in the attempt's own directory; return its path.
 
         Raises:
@@ -180,7 +180,7 @@ class CheckpointWriter:
                 raise
         return partial
 
-    def continue_after(self, before: Name | None) -> None:
+    def continue_after(self, before: CheckpointName | None) -> None:
         """Let the next checkpoint follow `before`; those after it are ignored."""
         self.parent = None if before is None else str(before)
 
@@ -193,7 +193,7 @@ class CheckpointWriter:
         attempts.remove_if_possible(partial)
 
     def commit_partial(
-        self, name: Name, partial: Path, fill: Callable[[Path], Manifest]
+        self, name: CheckpointName, partial: Path, fill: Callable[[Path], Manifest]
     ) -> Manifest:
         """Let `fill` complete the directory and return its manifest; then commit. On an error
         remove the directory.
@@ -217,10 +217,10 @@ class CheckpointWriter:
 
     def manifest(
         self,
-        name: Name,
+        name: CheckpointName,
         facts: ManifestFields,
-        files: dict[str, format.File],
-        leaves: dict[str, Leaf],
+        files: dict[str, format.FileEntry],
+        leaves: dict[str, LeafEntry],
         body: Any,
     ) -> Manifest:
         """The manifest of the checkpoint."""
@@ -278,7 +278,7 @@ class CheckpointWriter:
     # -- all of them
     # ----------------------------------------------------------------------------------------------
 
-    def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
+    def apply_rule(self, name: CheckpointName, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, after `name` was committed."""
         if self.keep is not None:
             with suppress(Abandoned), self.warn_if_prune_fails():
@@ -327,12 +327,12 @@ class CheckpointWriter:
         Raises:
             Abandoned: at most `leave()` checkpoints would be removed; nothing was.
         """
-        if self.attempt is None and not pruning.prunable(self.index, rule, spared):
+        if self.attempt is None and not pruning.prunable_checkpoints(self.index, rule, spared):
             return []
         attempt = self.claim()
         with self.translate_errors(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(
+            plan = pruning.plan_pruning(
                 self.index, rule, spared, {*self.copies.protected_names(), *self.protected}
             )
             if not plan.doomed:

@@ -21,8 +21,8 @@ import msgspec
 from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
-from .boxes import Box, stretches
-from .format import MANIFEST, Leaf, shard_stem
+from .boxes import Box, byte_ranges
+from .format import MANIFEST, LeafEntry, shard_stem
 from .lineage import Lineage, Link, alike, digests_of
 from .shards import SHARD_BYTES, Shard, header
 from .stored import Piece, StoredLeaf, StoredPieces, check_piece
@@ -79,7 +79,7 @@ def leaves(entries: Iterable[str]) -> dict[str, None]:
     )
 
 
-def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
+def older(entries: Mapping[str, LeafEntry], folder: Path) -> list[StoredLeaf]:
     """Old versions of pieces that were written again later,
     in the files of the directory `folder`.
     """
@@ -88,7 +88,7 @@ def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
-def not_finite(entries: Mapping[str, Leaf]) -> list[str]:
+def not_finite(entries: Mapping[str, LeafEntry]) -> list[str]:
     """Keys of the leaves of one process in which a number is not finite.
     Old versions of pieces do not count.
     """
@@ -141,7 +141,7 @@ def pieces(block: Block) -> list[Block]:
         return []
     found = []
     for box in grid(block.shape, itemsize):
-        (stretch,) = stretches(block.shape, box, itemsize)
+        (stretch,) = byte_ranges(block.shape, box, itemsize)
         attrs = {**block.attrs, "of": list(block.shape), "at": list(box.at)}
         data = block.data[stretch.start : stretch.start + stretch.size]
         found.append(msgspec.structs.replace(block, shape=box.shape, data=data, attrs=attrs))
@@ -149,7 +149,7 @@ def pieces(block: Block) -> list[Block]:
 
 
 def stored(
-    key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path
+    key: str, pieces: Iterable[str], entries: Mapping[str, LeafEntry], folder: Path
 ) -> StoredPieces:
     """Return a handle on a divided leaf in the directory `folder`.
 

@@ -13,10 +13,10 @@ from .. import disk, scan
 from ..errors import UsageError
 from ..legible import is_text
 from . import format, source
-from .format import MANIFEST, File
+from .format import MANIFEST, FileEntry
 
 
-def make_durable(path: Path, kind: str) -> dict[str, File]:
+def make_durable(path: Path, kind: str) -> dict[str, FileEntry]:
     """Sync all files and directories below `path`; return the files' entries for the manifest.
 
     Raises:
@@ -42,14 +42,14 @@ def make_durable(path: Path, kind: str) -> dict[str, File]:
             disk.close_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
-            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(
+            files[(Path(place) / name).relative_to(path).as_posix()] = _file_entry(
                 Path(place) / name, kind
             )
         disk.sync_dir(Path(place))
     return files
 
 
-def sound(path: Path, file: File, *, cold: bool) -> bool:
+def is_unchanged(path: Path, file: FileEntry, *, cold: bool) -> bool:
     """Whether the bytes are those that were committed.
     With `cold`, read them from the medium and not the cache.
     """
@@ -58,8 +58,8 @@ def sound(path: Path, file: File, *, cold: bool) -> bool:
     )
 
 
-def _entry(path: Path, kind: str) -> File:
-    return File(path.stat().st_size, _digest(path, kind, cold=False))
+def _file_entry(path: Path, kind: str) -> FileEntry:
+    return FileEntry(path.stat().st_size, _digest(path, kind, cold=False))
 
 
 def _digest(path: Path, kind: str, *, cold: bool) -> str:

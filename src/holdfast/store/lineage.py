@@ -21,7 +21,7 @@ from ..pages import Data, sample
 from ..rules import Whole
 from ..state.codec import Block
 from ..threads import map_in_threads
-from .format import XXH3, File, Leaf, digest, kind_of, seconds
+from .format import XXH3, FileEntry, LeafEntry, created_s, digest, kind_of
 
 LINK_BYTES = 1 << 20  # the least total size of unchanged leaves that get a file of their own
 THREADS = min(4, os.cpu_count() or 1)
@@ -34,8 +34,8 @@ class Link(NamedTuple):
 
     name: str
     source: Path
-    file: File
-    leaves: Mapping[str, Leaf]
+    file: FileEntry
+    leaves: Mapping[str, LeafEntry]
 
 
 class Lineage(NamedTuple):
@@ -47,8 +47,8 @@ class Lineage(NamedTuple):
 
     path: Path
     created: str
-    files: Mapping[str, File]
-    leaves: Mapping[str, Leaf]
+    files: Mapping[str, FileEntry]
+    leaves: Mapping[str, LeafEntry]
     # leaves that were the same in the checkpoint before it; None: unknown
     steady: frozenset[str] | None = None
     # a few bytes of each big leaf: if these differ, the leaf changed and is not digested
@@ -95,7 +95,7 @@ class Lineage(NamedTuple):
         """The files with these names and all their leaves,
         except files that must be written anew.
         """
-        members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
+        members: dict[str, dict[str, LeafEntry]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
             if leaf.shard in members:
                 members[leaf.shard][key] = leaf
@@ -106,7 +106,11 @@ class Lineage(NamedTuple):
         ]
 
     def after(
-        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+        self,
+        path: Path,
+        created: str,
+        files: Mapping[str, FileEntry],
+        leaves: Mapping[str, LeafEntry],
     ) -> Lineage:
         """The lineage after a checkpoint with these files and leaves was committed at `path`."""
         steady = (
@@ -123,14 +127,14 @@ class Lineage(NamedTuple):
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
-    def _shared(self, file: File) -> File:
+    def _shared(self, file: FileEntry) -> FileEntry:
         origin = file.origin or self.path.name
-        return File(
+        return FileEntry(
             file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1
         )
 
-    def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
-        age_s = now_s - seconds(file.written or self.created)
+    def _worn(self, file: FileEntry, whole: Whole, now_s: float) -> bool:
+        age_s = now_s - created_s(file.written or self.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
 
 
@@ -141,7 +145,7 @@ def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, by
     }
 
 
-def alike(block: Block, leaf: Leaf) -> bool:
+def alike(block: Block, leaf: LeafEntry) -> bool:
     """Whether both have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
@@ -150,7 +154,7 @@ def alike(block: Block, leaf: Leaf) -> bool:
     )
 
 
-def _same(leaf: Leaf, old: Leaf) -> bool:
+def _same(leaf: LeafEntry, old: LeafEntry) -> bool:
     facts = attrgetter("digest", "kind", "dtype", "shape", "attrs")
     return bool(facts(leaf) == facts(old))
 

@@ -42,7 +42,9 @@ class Location(NamedTuple):
 
     def readable(self) -> list[Checkpoint]:
         """Checkpoints with a valid manifest; `verify` and `ls` report the others."""
-        return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
+        return [
+            checkpoint for checkpoint in self.checkpoints() if unreadable_reason(checkpoint) is None
+        ]
 
     def select(self, step: Step = None) -> Checkpoint:
         """Return the newest checkpoint, a step's (the end of its epoch if both exist), or the best;
@@ -61,7 +63,7 @@ class Location(NamedTuple):
                 _ = chosen.tree
             return chosen
 
-        return again(look)
+        return retry_if_removed(look)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint that ranks first by the rule in the newest manifest that has one;
@@ -117,7 +119,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     if not scan.is_dir(place):
         what = "not a directory" if scan.lexists(place) else "no such file or directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
-    if _is_ours(place / MANIFEST):
+    if _is_holdfast_manifest(place / MANIFEST):
         return Location(place, _run_around(place.absolute().parent), single=True)
     if _is_run(place):
         return Location(place, place, single=False)
@@ -145,7 +147,7 @@ def require_run(path: Path) -> None:
             f"start with mirror=[{str(path)!r}] in another directory, "
             f"or make one with holdfast copy {path} DIRECTORY"
         )
-    if _is_ours(place / MANIFEST):
+    if _is_holdfast_manifest(place / MANIFEST):
         run = _run_around(place.parent)
         around = f", {run}," if run else ""
         raise UsageError(
@@ -178,7 +180,7 @@ def parse_step(text: str) -> int | str:
     )
 
 
-def run_of(place: Location) -> Path:
+def run_directory_of(place: Location) -> Path:
     """Return the run's directory around `place`, for commands that change something there.
 
     Raises:
@@ -194,7 +196,7 @@ def run_of(place: Location) -> Path:
     return place.root
 
 
-def fault(checkpoint: Checkpoint) -> str | None:
+def unreadable_reason(checkpoint: Checkpoint) -> str | None:
     """Return why its manifest cannot be read;
     None if it can be read, "gone" if the checkpoint was removed.
     """
@@ -211,7 +213,7 @@ def fault(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def again(look: Callable[[], T]) -> T:
+def retry_if_removed(look: Callable[[], T]) -> T:
     """Return the result of `look`.
     Call it again if a checkpoint was removed between listing and reading.
     """
@@ -246,7 +248,7 @@ def _run_around(folder: Path) -> Path | None:
     return folder.parent if folder.name == "checkpoints" and _is_run(folder.parent) else None
 
 
-def _is_ours(manifest: Path) -> bool:
+def _is_holdfast_manifest(manifest: Path) -> bool:
     """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have
     files of that name.
     """

@@ -15,7 +15,7 @@ from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
-from .format import File
+from .format import FileEntry
 from .sharing import Sharing
 
 PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
@@ -35,7 +35,9 @@ class DamagedBefore(Damaged):
         self.checkpoint = checkpoint  # None on ranks that only learned of it
 
 
-def prunable(index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
+def prunable_checkpoints(
+    index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()
+) -> list[Checkpoint]:
     """Return the checkpoints that `rule` does not keep,
     oldest first; it never includes those that are `spared`.
     """
@@ -51,7 +53,7 @@ class PruningPlan(NamedTuple):
     finite: Checkpoint | None = None  # the newest whose weights are finite, likewise
 
 
-def plan(
+def plan_pruning(
     index: CheckpointIndex, rule: Rule, spared: Collection[str], copied: Collection[str] = ()
 ) -> PruningPlan:
     """Plan which checkpoints are removed, and which must be sound before that: the newest that
@@ -61,7 +63,7 @@ def plan(
 
     `copied`: others that stay, because they are being copied elsewhere.
     """
-    doomed = prunable(index, rule, {*spared, *copied})
+    doomed = prunable_checkpoints(index, rule, {*spared, *copied})
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in index.checkpoints() if checkpoint.path.name not in goes]
     finite = retention.newest_finite(index.facts()) if doomed else None
@@ -90,7 +92,7 @@ def verify(
         for checkpoint in checkpoints:
             sharing.doubt_manifest()  # it may have been read long ago
             files = (sharing.known(checkpoint) or checkpoint.manifest).files
-            for names in _parts(files, sharing.read_back(checkpoint, doomed)):
+            for names in _read_groups(files, sharing.read_back(checkpoint, doomed)):
                 before_each()
                 for problem in sharing.problems(checkpoint, names, before_each):
                     attempt.require_ownership()
@@ -116,7 +118,7 @@ def verify_finite(
             raise DamagedBefore(str(error), checkpoint) from error
 
 
-def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
+def _read_groups(files: Mapping[str, FileEntry], read: Collection[str]) -> list[set[str]]:
     """Names of the files that were not `read`, in groups of about `PART_BYTES`."""
     parts: list[set[str]] = [set()]
     size = 0
@@ -132,13 +134,13 @@ def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
 
 def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Delete them and record it in the journal. Return those that existed."""
-    removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
+    removed = [checkpoint for checkpoint in doomed if _discard_one(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
     attempts.retry_removals(attempt)
     return removed
 
 
-def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
+def _discard_one(attempt: Attempt, checkpoint: Checkpoint) -> bool:
     try:
         attempts.discard(attempt, checkpoint.path)
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, Image, Snapshot
 from ..threads import Hook
 from .finite_check import FiniteCheck
-from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
+from .format import XXH3, FileEntry, LeafEntry, hasher, in_file, joined_digest, kind_of, shard_stem
 from .lineage import LINK_BYTES, Link
 from .source import Source
 
@@ -194,8 +194,8 @@ class Stale(Abandoned):
 class Written(NamedTuple):
     """The manifest's entries for a shard that was written."""
 
-    file: File
-    leaves: dict[str, Leaf]
+    file: FileEntry
+    leaves: dict[str, LeafEntry]
 
 
 def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
@@ -226,7 +226,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
         shard.keys, blocks, digests[1:], finite_check.finite[1:], strict=True
     ):
         size = block.data.nbytes
-        leaves[key] = Leaf(
+        leaves[key] = LeafEntry(
             block.kind,
             block.dtype,
             tuple(block.shape),
@@ -238,7 +238,7 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
             finite,
         )
         offset += size
-    return Written(File(offset, joined_digest(digests, staged.kind)), leaves)
+    return Written(FileEntry(offset, joined_digest(digests, staged.kind)), leaves)
 
 
 def _copied(

@@ -28,7 +28,7 @@ from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
 from .divided import Divided, Division, parse
-from .format import MANIFEST, File, Leaf
+from .format import MANIFEST, FileEntry, LeafEntry
 from .lineage import Lineage, Link, samples_of
 from .shards import Stale
 
@@ -322,7 +322,11 @@ class Sharing:
         return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
 
     def remember(
-        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+        self,
+        path: Path,
+        created: str,
+        files: Mapping[str, FileEntry],
+        leaves: Mapping[str, LeafEntry],
     ) -> None:
         """Make the checkpoint committed at `path` the one whose files may be linked next."""
         before, facts = self.lineage, (path, created, files, leaves)

@@ -23,7 +23,7 @@ from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
 from .committing import CheckpointWriter, ManifestFields, translate_write_errors
 from .files import make_durable
-from .format import Manifest, Name
+from .format import CheckpointName, Manifest
 from .lineage import Link
 from .locate import require_run
 from .shards import Abandoned, Staged, Stale
@@ -304,13 +304,13 @@ class Store(CheckpointWriter):
         )
 
     def _commit(
-        self, staged: Staged, name: Name, facts: ManifestFields, hooks: SaveHooks
+        self, staged: Staged, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
     ) -> Checkpoint:
         attempt = self.claim()
 
         def fill(partial: Path) -> Manifest:
-            files: dict[str, format.File] = {}
-            leaves: dict[str, format.Leaf] = {}
+            files: dict[str, format.FileEntry] = {}
+            leaves: dict[str, format.LeafEntry] = {}
             self.sharing.take_over(attempt, staged.links, partial, hooks.before_each)
             for link in staged.links:
                 files[link.name] = link.file
@@ -396,7 +396,7 @@ class Store(CheckpointWriter):
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """Return what `prune` would remove, oldest first."""
-        return pruning.prunable(self.index, rule)
+        return pruning.prunable_checkpoints(self.index, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """Remove and return what `rule` does not keep, after the newest remaining one was read back
@@ -410,7 +410,7 @@ class Store(CheckpointWriter):
         return self.prune_except(rule)
 
 
-def _name(step: int, phase: str) -> Name:
+def _name(step: int, phase: str) -> CheckpointName:
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise UsageError(f"a step is a whole number from 0, not {step!r}")
-    return Name(step, phase)
+    return CheckpointName(step, phase)

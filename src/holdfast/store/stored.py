@@ -14,8 +14,8 @@ from ..errors import Damaged
 from ..pages import Data, put
 from ..state.codec import ITEMSIZE
 from . import reading
-from .boxes import Box, is_tiled, stretches
-from .format import Leaf
+from .boxes import Box, byte_ranges, is_tiled
+from .format import LeafEntry
 
 
 class _Readable:
@@ -65,7 +65,7 @@ class StoredLeaf(_Readable):
 
     __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
 
-    def __init__(self, folder: Path, key: str, entry: Leaf) -> None:
+    def __init__(self, folder: Path, key: str, entry: LeafEntry) -> None:
         self.path, self.key, self.offset = _shard(folder, entry.shard), key, entry.offset
         self.kind, self.dtype, self.shape, self.attrs = (
             entry.kind,
@@ -103,7 +103,7 @@ class StoredPieces(_Readable):
     __slots__ = ("_find", "_pieces", "attrs", "dtype", "key", "kind", "own", "shape")
 
     def __init__(
-        self, key: str, facts: Leaf, own: Piece | None, find: Callable[[], Sequence[Piece]]
+        self, key: str, facts: LeafEntry, own: Piece | None, find: Callable[[], Sequence[Piece]]
     ) -> None:
         self.key, self.kind, self.dtype, self.own = key, facts.kind, facts.dtype, own
         self.shape: tuple[int, ...] = tuple(facts.attrs["of"])
@@ -170,7 +170,7 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
     for piece in stored.pieces:
         if piece.leaf.size_bytes == 0:
             continue
-        found = stretches(stored.shape, piece.box, stored.itemsize)
+        found = byte_ranges(stored.shape, piece.box, stored.itemsize)
         first = next(found)
         if first.size != piece.leaf.size_bytes:
             return None
@@ -185,18 +185,18 @@ def _lay_out(stored: StoredPieces, data: Data) -> None:
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
         source = memoryview(piece.leaf.read())
-        for start, offset, size in stretches(stored.shape, piece.box, stored.itemsize):
+        for start, offset, size in byte_ranges(stored.shape, piece.box, stored.itemsize):
             target[start : start + size] = source[offset : offset + size]
     if target is not data:
         put(data, target)
 
 
-def is_piece(entry: Leaf) -> bool:
+def is_piece(entry: LeafEntry) -> bool:
     """Whether the entry is one of several pieces of a leaf."""
     return "of" in entry.attrs
 
 
-def check_piece(entry: Leaf, where: object) -> None:
+def check_piece(entry: LeafEntry, where: object) -> None:
     """Raise Damaged unless a piece has a place in its leaf and lies inside it."""
     of, at, shape = entry.attrs.get("of"), entry.attrs.get("at"), entry.shape
     plain = all(

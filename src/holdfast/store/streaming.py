@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import Damaged
 from . import format, source
-from .boxes import stretches
+from .boxes import byte_ranges
 from .stored import Stored, StoredLeaf, StoredPieces
 
 CHUNK_BYTES = 1 << 20
@@ -56,7 +56,7 @@ def _places(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]
     """Yield the parts of one piece that lie together in the whole leaf:
     where, the piece's number, how many bytes.
     """
-    for place in stretches(stored.shape, stored.pieces[number].box, stored.itemsize):
+    for place in byte_ranges(stored.shape, stored.pieces[number].box, stored.itemsize):
         yield place.start, number, place.size
 
 

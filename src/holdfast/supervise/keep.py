@@ -18,7 +18,7 @@ from ..children import processes
 from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name
+from ..store.format import MANIFEST, CheckpointName
 from ..store.store import Store
 from ..terminal import say, warn
 
@@ -244,7 +244,7 @@ class ProgramStore:
             attempt.record(
                 "saved",
                 step=step,
-                checkpoint=str(Name(step)),
+                checkpoint=str(CheckpointName(step)),
                 save_s=round(time.monotonic() - began_s, 6),
             )
             attempt.flush()  # so that the journal is current even if the supervisor is killed later

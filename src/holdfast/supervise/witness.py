@@ -12,7 +12,7 @@ from .. import disk, journal, scan
 from ..cluster import job_leader
 from ..errors import StoreError
 from ..journal import CLOSING, Event
-from ..store.format import Name, parse_name
+from ..store.format import CheckpointName, parse_name
 from ..store.store import Store
 from .causes import Error
 
@@ -129,7 +129,7 @@ def _error(last: Event) -> Error:
 def _newest(run: Path) -> tuple[int, int]:
     """Return the order of the run's newest checkpoint; a value before any other if it has none."""
     with suppress(StoreError, OSError):
-        return (parse_name(Store(run).latest().path.name) or Name(0)).order
+        return (parse_name(Store(run).latest().path.name) or CheckpointName(0)).order
     return (-1, 0)
 
 

@@ -33,7 +33,7 @@ from ..state import tree
 from ..state.codec import Block, encode_leaf
 from ..store.attempt import wait_until_visible
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..store.store import ManifestFields, Store
 
 CACHING = (
@@ -96,7 +96,7 @@ class Writer(StorageWriter):
         self._step, self._facts = step, ManifestFields(metrics=dict(metrics or {}), note=note)
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
-        self._name: Name | None = None  # set on the coordinator only
+        self._name: CheckpointName | None = None  # set on the coordinator only
         self._coordinator = 0
         self._part: PartWriter | None = None  # part 0
         self._id: str | None = None
@@ -131,7 +131,7 @@ class Writer(StorageWriter):
         self._coordinator = kwargs.get("rank") or 0
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store if self._given else _opened(self._store)
-        self._name = Name(self._chosen_step(), self._facts.phase)
+        self._name = CheckpointName(self._chosen_step(), self._facts.phase)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan

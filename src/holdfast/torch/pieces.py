@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
-from ..store.boxes import Box, common, within
+from ..store.boxes import Box, index_within, intersection
 from ..store.stored import Piece
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
     else:
         held = getattr(stored, "pieces", None) or [Piece((0,) * live.dim(), stored)]
     for piece in held:
-        both = common(whole, piece.box)
+        both = intersection(whole, piece.box)
         if both is not None:
-            part = target[within(whole, both)] if both != whole else target
-            yield Cut(part, piece.leaf, within(piece.box, both))
+            part = target[index_within(whole, both)] if both != whole else target
+            yield Cut(part, piece.leaf, index_within(piece.box, both))
 
 
 def is_whole(cut: Cut) -> bool:
@@ -122,7 +122,9 @@ def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
     """
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
-        local(fresh).copy_(whole[within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
+        local(fresh).copy_(
+            whole[index_within(Box((0,) * live.dim(), tuple(live.shape)), box(live))]
+        )
     return fresh  # type: ignore[no-any-return]
 
 
