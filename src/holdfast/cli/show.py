@@ -162,7 +162,7 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
     yield "time", f"{moment(m.created)} ({duration(age_s(m.created))} ago)"
-    leaves = counted(len(divided.leaves(m.leaves)), "leaf", "leaves")
+    leaves = counted(len(divided.leaf_keys(m.leaves)), "leaf", "leaves")
     yield "size", f"{size(m.size_bytes)} in {counted(len(m.files), 'file')}, {leaves}"
     if m.world > 1:
         pieces = sum(map(is_piece, m.leaves.values()))

@@ -138,7 +138,7 @@ def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
 
 
 def _side_by_side(a: Tensor, b: Tensor) -> Iterable[tuple[bytearray, bytearray]]:
-    return zip(streaming.evenly(a.chunks()), streaming.evenly(b.chunks()), strict=True)
+    return zip(streaming.rechunk(a.chunks()), streaming.rechunk(b.chunks()), strict=True)
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:

@@ -207,7 +207,7 @@ def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
 def _reader(leaf: Stored) -> Callable[[int, int], Iterable[Chunk]]:
     """Return a function that gives bytes of the leaf: from a place on, so many."""
     if isinstance(leaf, StoredLeaf):
-        return streaming.Anywhere(leaf)
+        return streaming.RandomAccess(leaf)
     data = leaf.read()
     return lambda start, size: [data[start : start + size]]
 

@@ -206,7 +206,7 @@ class Checkpoint:
                 )
             return found
         if key in self._piece_keys():
-            return divided.stored(
+            return divided.piece_handle(
                 key, self._piece_keys()[key].values(), self.manifest.leaves, self.path
             )
         try:
@@ -220,7 +220,7 @@ class Checkpoint:
     def _piece_keys(self) -> dict[str, dict[int, str]]:
         """For each leaf that one process divided: the keys of its pieces."""
         if self._divided is None:
-            self._divided = divided.current(self.manifest.leaves)
+            self._divided = divided.newest_pieces(self.manifest.leaves)
         return self._divided
 
     def leaves(self) -> dict[str, Stored]:
@@ -228,7 +228,7 @@ class Checkpoint:
         pieces are whole.
         """
         known = (
-            divided.leaves(self.manifest.leaves)
+            divided.leaf_keys(self.manifest.leaves)
             if self._rank_parts() is None
             else sorted(leaf_keys(self.tree))
         )
@@ -288,7 +288,7 @@ class Checkpoint:
     def _leaf_keys(self, node: Any, part: str | None) -> Iterable[str]:
         if self._rank_parts() is not None:
             return leaf_keys(node)
-        known = divided.leaves(self.manifest.leaves)
+        known = divided.leaf_keys(self.manifest.leaves)
         return known if part is None else leaf_keys(node) & known.keys()
 
     def _read_leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
@@ -349,7 +349,7 @@ class Checkpoint:
             Damaged: they differ from what was committed.
         """
         entries = self.manifest.leaves if self._rank_parts() is None else {}
-        for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
+        for leaf in reading.damaged(divided.replaced_pieces(entries, self.path), cold=False):
             raise Damaged(
                 f"{leaf.path}: "
                 f"bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit"

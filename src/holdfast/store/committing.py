@@ -241,7 +241,7 @@ class CheckpointWriter:
             files=files,
             leaves=leaves,
             tree=body,
-            not_finite=divided.not_finite(leaves)[: format.MOST_NAMES],
+            not_finite=divided.nonfinite_leaves(leaves)[: format.MOST_NAMES],
         )
 
     @cached_property

@@ -27,7 +27,7 @@ from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
-from .divided import Divided, Division, parse
+from .divided import Division, LeafDivider, parse_key
 from .format import MANIFEST, FileEntry, LeafEntry
 from .lineage import Lineage, Link, samples_of
 from .shards import Stale
@@ -76,7 +76,7 @@ class Sharing:
         self.whole, self._ranks = whole, ranks
         self.lineage: Lineage | None = None
         self._index = index
-        self._divided = Divided()
+        self._divided = LeafDivider()
         # the checkpoint from which no file is linked, because one of its files is damaged
         self._barren: str | None = None
         self._found, self._taken = _ReadBack("", {}), _Taken("", set(), set())
@@ -170,7 +170,7 @@ class Sharing:
             if leaf.shard in lineage.files and lineage.files[leaf.shard].links
         )
         steady = frozenset(passed) if lineage.steady is None else lineage.steady
-        steady |= {key for key in lineage.leaves if parse(key) is not None}
+        steady |= {key for key in lineage.leaves if parse_key(key) is not None}
         links = lineage.links(steady, self.whole, time.time()) if steady else []
         return [link for link in links if link.name not in self._found.files]
 
@@ -354,7 +354,7 @@ class Sharing:
         self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None
     ) -> None:
         """Sample the leaves of a single process. The next save may divide the big ones."""
-        self._divided.note(leaves, written)
+        self._divided.note_written(leaves, written)
         self.sample(samples_of(leaves, written), before)
 
     def forget(self) -> None:

@@ -226,7 +226,7 @@ class Store(CheckpointWriter):
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             names = {link.name for link in links}
             stays = unchanged.leaves | flat.viewed
-            big = {key: fresh[key] for key in divided.big(fresh) if key not in stays}
+            big = {key: fresh[key] for key in divided.large_leaves(fresh) if key not in stays}
             divisions = self.sharing.divisions(big, self.parent, names) if big else {}
             plain = {key: block for key, block in fresh.items() if key not in divisions}
             pieces = [shard for each in divisions.values() for shard in each.shards]

@@ -18,7 +18,7 @@ from .boxes import Box, byte_ranges, is_tiled
 from .format import LeafEntry
 
 
-class _Readable:
+class _LeafHandle:
     """The methods that both kinds of handle have."""
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class _Readable:
         for stored, data in wanted:
             if isinstance(stored, StoredLeaf):
                 straight.append((stored, data))
-            elif (places := _in_one_stretch(stored)) is not None:
+            elif (places := _contiguous_pieces(stored)) is not None:
                 straight += [
                     (leaf, data[start : start + leaf.size_bytes]) for leaf, start in places
                 ]
@@ -55,10 +55,10 @@ class _Readable:
                 scattered.append((stored, data))
         reading.fill(straight)
         for stored, data in scattered:
-            _lay_out(stored, data)
+            _copy_pieces(stored, data)
 
 
-class StoredLeaf(_Readable):
+class StoredLeaf(_LeafHandle):
     """One leaf on disk. Every read is checked against its digest;
     on a difference it is read again from the medium.
     """
@@ -66,7 +66,7 @@ class StoredLeaf(_Readable):
     __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
 
     def __init__(self, folder: Path, key: str, entry: LeafEntry) -> None:
-        self.path, self.key, self.offset = _shard(folder, entry.shard), key, entry.offset
+        self.path, self.key, self.offset = _shard_path(folder, entry.shard), key, entry.offset
         self.kind, self.dtype, self.shape, self.attrs = (
             entry.kind,
             entry.dtype,
@@ -77,7 +77,7 @@ class StoredLeaf(_Readable):
 
 
 @lru_cache
-def _shard(folder: Path, name: str) -> Path:
+def _shard_path(folder: Path, name: str) -> Path:
     return folder / name  # return one object for the many leaves of a shard
 
 
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
         return Box(self.at, tuple(self.leaf.shape))
 
 
-class StoredPieces(_Readable):
+class StoredPieces(_LeafHandle):
     """A leaf that several ranks hold, and wrote, in pieces. It is read like a leaf that was never
     divided.
 
@@ -162,7 +162,7 @@ def leaves_of(stored: Any) -> list[StoredLeaf]:
     return [stored] if isinstance(stored, StoredLeaf) else []
 
 
-def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
+def _contiguous_pieces(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
     """Return its pieces with their offsets in the whole leaf if each is contiguous there;
     else None.
     """
@@ -178,7 +178,7 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
     return places
 
 
-def _lay_out(stored: StoredPieces, data: Data) -> None:
+def _copy_pieces(stored: StoredPieces, data: Data) -> None:
     """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is
     distant (not host memory).
     """
