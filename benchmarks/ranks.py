@@ -31,10 +31,10 @@ from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.format import MANIFEST, FileEntry, LeafEntry, Manifest, PartEntry
 from holdfast.store.parts import Part
-from holdfast.store.shards import Staged
+from holdfast.store.shards import StagedState
 
 T = TypeVar("T")
-Kind = Callable[[int, int], Staged]
+Kind = Callable[[int, int], StagedState]
 
 WORLDS = (1, 8, 64, 512, 4096)
 LEAVES, OWN, ROUNDS = 1000, 5, 5
@@ -75,18 +75,18 @@ def tell(figure: str, unit: str, runs: list[float]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def replicated(rank: int, world: int) -> Staged:
+def replicated(rank: int, world: int) -> StagedState:
     del world
     state = {f"layer{n}": np.full(4, n, np.float32) for n in range(LEAVES - OWN)}
     state |= {f"own{n}": np.full(4, rank, np.float32) for n in range(OWN)}
     flat = tree.flatten({"model": state, "position": {"rank": rank}})
-    return Staged(flat.tree, flat.leaves, [])
+    return StagedState(flat.tree, flat.leaves, [])
 
 
-def divided(rank: int, world: int) -> Staged:
+def divided(rank: int, world: int) -> StagedState:
     flat = tree.flatten({"model": {f"layer{n}": np.full(4, rank, np.float32) for n in range(LEAVES)}})
     place = {"of": [4 * world], "at": [4 * rank]}
-    return Staged(
+    return StagedState(
         flat.tree, {key: msgspec.structs.replace(block, attrs=place) for key, block in flat.leaves.items()}, []
     )
 

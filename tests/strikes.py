@@ -181,7 +181,7 @@ def a_reading():
         wanted.append((Stored(path, len(data), format.digest(data)), memoryview(bytearray(len(data)))))
 
     def act():
-        reading.fill(wanted)
+        reading.read_leaves(wanted)
 
     def after():
         act()

@@ -26,7 +26,7 @@ from holdfast.store import attempt as attempts
 from holdfast.store import boxes, claiming
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from holdfast.store.store import Store
 from rank_threads import everywhere
 from stores import flip, steps
@@ -304,7 +304,7 @@ def gives_way(phase):
     """`Abandoned` is no error of the store's, and is told as what it is."""
 
     def give_way():
-        raise Abandoned("for a newer one")
+        raise SaveAbandoned("for a newer one")
 
     def work(store):
         put(store, state(store.ranks.rank), 2, **({phase: give_way} if store.ranks.rank == 1 else {}))
@@ -341,8 +341,8 @@ FAILS = {  # what a rank does in the second save -> the error of all, and its wo
         UsageError,
         'save state["a"]',
     ),
-    "gives way": (gives_way("before_each"), Abandoned, "for a newer one"),
-    "gives way at last": (gives_way("before_last"), Abandoned, "for a newer one"),
+    "gives way": (gives_way("before_each"), SaveAbandoned, "for a newer one"),
+    "gives way at last": (gives_way("before_last"), SaveAbandoned, "for a newer one"),
     "changes": (changes, StoreError, "changed while it was saved"),
     "the same step": (lambda store: put(store, state(store.ranks.rank), 1), UsageError, "already committed"),
     "superseded": (is_superseded, Superseded, "superseded by a later one"),
@@ -547,7 +547,7 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
             copying.join()
 
     outcomes = among(2, tmp_path, work)
-    assert ([type(None)] if whole_copy else [Abandoned]) * 2 == kinds(outcomes)
+    assert ([type(None)] if whole_copy else [SaveAbandoned]) * 2 == kinds(outcomes)
     for rank in range(2 if whole_copy else 0):
         assert same(state(rank), read(Store(tmp_path).latest(), rank))
 

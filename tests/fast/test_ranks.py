@@ -11,7 +11,7 @@ import pytest
 from holdfast import channel as room
 from holdfast.errors import Damaged, NoSpace, RanksError
 from holdfast.ranks import ALONE, Ranks
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from rank_threads import Shared, everywhere, ranks
 
 WORLDS = [1, 2, 3, 8]
@@ -73,12 +73,12 @@ def test_long_words_arrive_whole(monkeypatch):
     assert [[long, long]] * 2 == everywhere(2, lambda mine: mine.agree("long", long))
 
 
-@pytest.mark.parametrize("error", [NoSpace("full"), Damaged("bits"), ZeroDivisionError("mine"), Abandoned("known")])
+@pytest.mark.parametrize("error", [NoSpace("full"), Damaged("bits"), ZeroDivisionError("mine"), SaveAbandoned("known")])
 def test_what_fails_on_one_rank_fails_on_all(error):
     """There as it is; elsewhere as its kind, if that is one of ours or known, with the rank's number."""
 
     def work(mine):
-        with mine.together("save", known=(Abandoned,)):
+        with mine.together("save", known=(SaveAbandoned,)):
             if mine.rank == 1:
                 raise error
 
@@ -165,9 +165,9 @@ def test_of_two_failures_all_ranks_raise_one_kind():
 
     def work(mine):
         def fail():
-            raise [NoSpace("full"), Abandoned("no more"), OSError("mine")][mine.rank - 1]
+            raise [NoSpace("full"), SaveAbandoned("no more"), OSError("mine")][mine.rank - 1]
 
-        return mine.collect("save", fail if mine.rank else bytes, known=(Abandoned,))
+        return mine.collect("save", fail if mine.rank else bytes, known=(SaveAbandoned,))
 
     assert [NoSpace] * 4 == [type(error) for error in everywhere(4, work)]
 

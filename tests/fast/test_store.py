@@ -469,7 +469,7 @@ def test_a_forked_child_is_refused_while_its_parent_saves(root):
 def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
     store = having(root, 1, 2)
-    go_on, stuck, whole_of = threading.Event(), threading.Event(), source.whole
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), source.read_whole
 
     def slow(path: Path, *most: int) -> bytes:
         if path.parent == store[1].path:
@@ -477,7 +477,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
             assert go_on.wait(60)
         return whole_of(path, *most)
 
-    monkeypatch.setattr(source, "whole", slow)
+    monkeypatch.setattr(source, "read_whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)
     second = threading.Thread(target=lambda: store[2].manifest)
     first.start()

@@ -315,13 +315,13 @@ def test_files_are_written_anew_every_so_many_checkpoints(tmp_path):
 
 def test_what_is_written_beside_what_is_shared_lies_in_the_snapshot_as_its_files(tmp_path, monkeypatch):
     """From the fourth save on, by which each rank knows what it will share: nothing is gathered leaf by leaf."""
-    found, write = [], shards.write
+    found, write = [], shards.write_shard
 
     def told(path, staged, *rest):
         found.append((int(path.name.split("-")[1]), staged.snapshot is not None))
         return write(path, staged, *rest)
 
-    monkeypatch.setattr(shards, "write", told)
+    monkeypatch.setattr(shards, "write_shard", told)
     course(tmp_path, 2, lora(2, divided=True), range(1, 6), snapshots=True)
     assert {True} == {whole for step, whole in found if step > 3}
 

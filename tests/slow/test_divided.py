@@ -22,7 +22,7 @@ from holdfast.state.snapshot import Arena
 from holdfast.store import boxes, divided, format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.lineage import Lineage
-from holdfast.store.shards import Stale
+from holdfast.store.shards import StaleLink
 from holdfast.store.store import Store
 from stores import flip, invoke
 
@@ -291,7 +291,7 @@ def test_a_damaged_file_is_found_and_its_pieces_are_written_anew(arena, small, t
             linked = name in {link.name for link in staged.links}
             assert linked or name != names[0]
             if arena and linked:  # it lacks the bytes, and is staged again
-                with pytest.raises(Stale):
+                with pytest.raises(StaleLink):
                     again.commit(staged, step=9)
                 staged = again.stage(buffer.state_dict(), Arena())
             checkpoint = again.commit(staged, step=9)

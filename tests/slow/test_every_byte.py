@@ -143,7 +143,7 @@ def test_no_flipped_bit_goes_unnoticed():
 def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
-        "shard: tensor data": lambda patch: patch.setattr(reading._Leaf, "check", lambda *_: None),
+        "shard: tensor data": lambda patch: patch.setattr(reading._LeafRead, "check", lambda *_: None),
         "shard: padding of the header": lambda patch: patch.setattr(problems, "_header_problems", lambda *_: iter(())),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda *_: "0" * 32),
         "plain files": lambda patch: patch.setattr(problems, "layout_problems", lambda *_, **__: iter(())),

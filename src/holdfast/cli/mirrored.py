@@ -63,7 +63,7 @@ def _held(shown: str, place: Location) -> PlaceCheckpoints:
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
-            mine[each.path.name] = identity(source.whole(each.path / MANIFEST))
+            mine[each.path.name] = identity(source.read_whole(each.path / MANIFEST))
     names = [*mine]
     newest = max(
         (number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1

@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return identity(source.whole(self.checkpoint.path / MANIFEST))
+        return identity(source.read_whole(self.checkpoint.path / MANIFEST))
 
 
 class CopyTarget(Protocol):
@@ -84,7 +84,7 @@ class Directory:
 
     def digest(self, item: Item) -> str | None:
         try:
-            return identity(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
+            return identity(source.read_whole(self._root / "checkpoints" / item.name / MANIFEST))
         except (NotFound, FileNotFoundError, Damaged):
             return None
 

@@ -16,13 +16,13 @@ from ..store.attempt import is_checkpoint, wait_until_visible
 from ..store.committing import CheckpointWriter, ManifestFields
 from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
-from ..store.shards import Abandoned, Staged
-from ..store.sharing import Unchanged
+from ..store.shards import SaveAbandoned, StagedState
+from ..store.sharing import UnchangedLeaves
 from ..store.store import SaveHooks
 from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
 from .rank_share import SEALS, RankShare, WrittenShare, commit, sealed
 
-_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
+_KNOWN = (SaveAbandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
 
 
 class CollectiveSave:
@@ -61,7 +61,7 @@ class CollectiveSave:
         with self.attempt.translate_errors("save"):
             return work()
 
-    def write(self, staged: Staged, facts: ManifestFields, hooks: SaveHooks) -> Sequence[str]:
+    def write(self, staged: StagedState, facts: ManifestFields, hooks: SaveHooks) -> Sequence[str]:
         """Write this rank's shards and its part. When those of all ranks are durable, rank 0
         commits the checkpoint.
 
@@ -94,18 +94,18 @@ class CollectiveSave:
         self.share.remember(self.owner.index.checkpoint(self.name).path, created, done[0])
         return not_finite
 
-    def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
+    def _plan(self, staged: StagedState) -> tuple[WritePlan, UnchangedLeaves]:
         """Decide which rank writes which leaves.
         Return this rank's plan, and which of its leaves did not change.
         """
         mine: list[Mine] = []
-        found: list[Unchanged] = []
+        found: list[UnchangedLeaves] = []
 
         def look() -> bytes:
             if self.ranks.leads:
                 self.owner.create_partial(self.name)
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
-                raise Abandoned
+                raise SaveAbandoned
             mine.append(Mine(staged))
             found.append(self.share.unchanged(mine[0], self.owner.parent))
             return msgspec.msgpack.encode(mine[0].sheet)
@@ -116,7 +116,9 @@ class CollectiveSave:
 
         def answer() -> bytes:
             looked()
-            return msgspec.msgpack.encode(mine[0].claim(sheet, self.ranks.rank, found[0].linked))
+            return msgspec.msgpack.encode(
+                mine[0].claim(sheet, self.ranks.rank, found[0].linked_keys)
+            )
 
         word = self._collect(
             "plan", answer, lambda words: decided(words, mine[0], self.owner.require_space)

@@ -21,9 +21,9 @@ from ..ranks import Ranks
 from ..state.codec import Block
 from ..store import format
 from ..store.boxes import Box, is_tiled
-from ..store.lineage import digests_of
+from ..store.lineage import digest_all
 from ..store.parts import AS_RANK_0, own_key, top_members
-from ..store.shards import Staged
+from ..store.shards import StagedState
 
 SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
 # attributes that may differ among ranks although the leaf is the same
@@ -87,7 +87,7 @@ class WritePlan(NamedTuple):
 class Mine:
     """One rank's state, and its digests."""
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, staged: StagedState) -> None:
         self.tree = staged.tree
         self.blocks = staged.leaves
         self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
@@ -95,7 +95,7 @@ class Mine:
         self.digests = dict(
             zip(
                 whole,
-                digests_of([block.data for block in whole.values()], staged.kind),
+                digest_all([block.data for block in whole.values()], staged.kind),
                 strict=True,
             )
         )

@@ -20,10 +20,10 @@ from ..store import format, lineage, parts, shards
 from ..store.attempt import Attempt
 from ..store.committing import CheckpointWriter, ManifestFields
 from ..store.format import CheckpointName, FileEntry, LeafEntry, Manifest, PartEntry
-from ..store.lineage import Link, samples_of
+from ..store.lineage import LinkedShard, samples_of
 from ..store.parts import Part, own_key
-from ..store.shards import Shard, Staged, Stale
-from ..store.sharing import Sharing, Unchanged
+from ..store.shards import Shard, StagedState, StaleLink
+from ..store.sharing import FileLinker, UnchangedLeaves
 from ..threads import Hook, nothing
 from .division import Mine, WritePlan
 
@@ -54,7 +54,7 @@ class WrittenShare(NamedTuple):
 class RankShare:
     """The share of this rank. It is kept from one save to the next."""
 
-    def __init__(self, rank: int, sharing: Sharing) -> None:
+    def __init__(self, rank: int, sharing: FileLinker) -> None:
         self._rank, self._sharing = rank, sharing
         self._changed: Collection[str] = ()
         self._passing: Collection[str] = ()
@@ -69,13 +69,13 @@ class RankShare:
             mine, taken=self._passing, prefix=parts.shard_prefix(self._rank)
         ) + shards.layout(rest)
 
-    def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
+    def unchanged(self, mine: Mine, parent: str | None) -> UnchangedLeaves:
         """Find the leaves that this rank wrote for the checkpoint `parent` and that have not
         changed since.
         """
         names = mine.names(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
-        return self._sharing.unchanged(
+        return self._sharing.find_unchanged(
             {name: mine.blocks[key] for name, key in names.items()}, parent, digests
         )
 
@@ -84,8 +84,8 @@ class RankShare:
         attempt: Attempt,
         partial: Path,
         plan: WritePlan,
-        staged: Staged,
-        unchanged: Unchanged,
+        staged: StagedState,
+        unchanged: UnchangedLeaves,
         before_each: Hook,
     ) -> WrittenShare:
         """Write all shards, but not the part.
@@ -120,18 +120,18 @@ class RankShare:
         attempt: Attempt,
         partial: Path,
         plan: WritePlan,
-        unchanged: Unchanged,
+        unchanged: UnchangedLeaves,
         before_each: Hook,
-    ) -> list[Link]:
+    ) -> list[LinkedShard]:
         """Link the unchanged files; return those that were linked: none if a file is damaged."""
         mine = set(plan.keys.values())
         links = [link for link in unchanged.links if mine.issuperset(link.leaves)]
         try:
-            self._sharing.take_over(attempt, links, partial, before_each)
-        except Stale:
-            self._sharing.distrust(links[0].source.parent.name)
+            self._sharing.link_files(attempt, links, partial, before_each)
+        except StaleLink:
+            self._sharing.stop_linking_from(links[0].source.parent.name)
             # link nothing: all files are read back later
-            self._sharing.take_over(attempt, links := [], partial)
+            self._sharing.link_files(attempt, links := [], partial)
         return links
 
     def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
@@ -139,8 +139,8 @@ class RankShare:
         so that the next one may link the files that this rank wrote.
         """
         before = self._sharing.lineage
-        self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
-        self._sharing.sample(written.samples, before)
+        self._sharing.set_last_checkpoint(checkpoint, created, written.part.files, written.leaves)
+        self._sharing.keep_samples(written.samples, before)
         self._changed, self._passing = written.changed, written.passing
 
 
@@ -194,7 +194,7 @@ class PartWriter:
             blocks, taken=set(self._files), prefix=parts.shard_prefix(self._rank)
         )
         files, leaves = _written(
-            self.partial, layout, blocks, Staged(None, blocks, layout), nothing
+            self.partial, layout, blocks, StagedState(None, blocks, layout), nothing
         )
         self._files |= files
         self._leaves |= {
@@ -208,9 +208,13 @@ class PartWriter:
 
 
 def _written(
-    path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Hook
+    path: Path,
+    layout: list[Shard],
+    blocks: Mapping[str, Block],
+    staged: StagedState,
+    before_each: Hook,
 ) -> tuple[dict[str, FileEntry], dict[str, LeafEntry]]:
-    alone = Staged(None, blocks, layout, kind=staged.kind)
+    alone = StagedState(None, blocks, layout, kind=staged.kind)
     images = {shard.name: index for index, shard in enumerate(staged.shards)}
     files, leaves = dict[str, FileEntry](), dict[str, LeafEntry]()
     for index, shard in enumerate(layout):
@@ -218,7 +222,7 @@ def _written(
         # a snapshot then has the file's bytes in one piece
         foreseen = at is not None and staged.shards[at] == shard
         source, place = (staged, at or 0) if foreseen else (alone, index)
-        written = shards.write(path, source, place, before_each)
+        written = shards.write_shard(path, source, place, before_each)
         files[shard.name] = written.file
         leaves |= written.leaves
     return files, leaves

@@ -22,7 +22,7 @@ from ..store.attempt import Attempt, join_attempt
 from ..store.checkpoint import Checkpoint
 from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince
-from ..store.shards import Staged
+from ..store.shards import StagedState
 from ..store.store import ManifestFields, SaveHooks, Store
 from .collective_save import CollectiveSave
 from .rank_share import RankShare
@@ -99,17 +99,17 @@ class CollectiveStore(Store):
 
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
+    ) -> StagedState:
         """As `Store.lay_out`, with the files that this rank will probably write."""
         with uncollected():
             flat = tree.flatten(state, weights)
-            staged = Staged(
+            staged = StagedState(
                 flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind
             )
         return staged if arena is None else staged.snapshot_in(arena)
 
     def _commit(
-        self, staged: Staged, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
+        self, staged: StagedState, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
     ) -> Checkpoint:
         save = CollectiveSave(self.ranks, self, name, self._share)
         with self.translate_errors(save.attempt, "save"):
@@ -150,5 +150,5 @@ class CollectiveStore(Store):
         if self.ranks.leads:
             return super().quarantine(checkpoint, why)
         self.claim()
-        self.sharing.forget()
+        self.sharing.forget_last_checkpoint()
         return checkpoint.path

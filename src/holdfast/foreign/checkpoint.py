@@ -16,7 +16,7 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
 from ..store.signing import Key
-from ..store.source import reading
+from ..store.source import translate_read_errors
 from . import table
 from .content import CRC, Content, model_part
 
@@ -34,7 +34,7 @@ class ForeignCheckpoint(Checkpoint):
             Damaged, StoreError: as `table.read`.
             Unreadable: a file of it cannot be read now.
         """
-        with reading(self.path):
+        with translate_read_errors(self.path):
             return table.read(self.path)
 
     def _root_manifest(self) -> Manifest:
@@ -118,7 +118,7 @@ class ForeignCheckpoint(Checkpoint):
             yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
             return
         yield from content.problems
-        with reading(self.path):
+        with translate_read_errors(self.path):
             yield from content.check()
 
     @property

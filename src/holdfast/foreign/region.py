@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from .. import disk
 from ..errors import Damaged, StoreError
-from ..store.source import reading
+from ..store.source import translate_read_errors
 from .limits import READ_BYTES, TEXT_BYTES
 
 
@@ -29,7 +29,7 @@ class Region(NamedTuple):
             Damaged: the file ends before.
             Unreadable: it cannot be read.
         """
-        with reading(self.path), opened(self.path) as file:
+        with translate_read_errors(self.path), opened(self.path) as file:
             file.seek(self.start)
             buffer, left = memoryview(bytearray(min(READ_BYTES, self.size))), self.size
             while left:
@@ -74,7 +74,7 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         room = memoryview(buffer)[: max(0, self._region.size - self._at)]
-        with reading(self._region.path):
+        with translate_read_errors(self._region.path):
             got = (
                 os.preadv(self._file.fileno(), [room], self._region.start + self._at)
                 if room.nbytes
@@ -97,7 +97,7 @@ def opened(path: Path) -> io.FileIO:
         Unreadable: it cannot be opened.
     """
     try:
-        with reading(path):
+        with translate_read_errors(path):
             return io.FileIO(disk.open_plain(path, follow=True), "rb")
     except disk.NotPlain as error:
         raise Damaged(f"{path}: not a plain file") from error

@@ -397,7 +397,7 @@ def _check(found: Iterable[Stored]) -> None:
     Raises:
         Damaged: it is not what was committed.
     """
-    reading.fill([(leaf, None) for stored in found for leaf in leaves_of(stored)])
+    reading.read_leaves([(leaf, None) for stored in found for leaf in leaves_of(stored)])
 
 
 def _digests(stored: Stored) -> list[tuple[Any, str]]:

@@ -133,7 +133,7 @@ def check(tensors: Sequence[Tensor]) -> None:
         Damaged: bytes differ from what was committed.
     """
     leaves = {leaf.key: leaf for tensor in tensors for leaf in leaves_of(tensor.leaf)}
-    reading.fill([(leaf, None) for leaf in leaves.values()])
+    reading.read_leaves([(leaf, None) for leaf in leaves.values()])
 
 
 def _facts(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int, ...]]:

@@ -49,8 +49,8 @@ def local(path: Path) -> Contents:
     """
 
     def read(name: str) -> bytes:
-        source.forget(path / name)
-        return source.whole(path / name)
+        source.drop_cache(path / name)
+        return source.read_whole(path / name)
 
     return contents(read(MANIFEST), read, path / MANIFEST)
 
@@ -89,7 +89,7 @@ def _read(folder: Path, name: str) -> Iterator[bytes]:
     if any(scan.is_symlink(folder / each) for each in Path(name).parents if each.name):
         raise Damaged(f"{folder / name}: lies behind a link, which was not committed")
     try:
-        for block in source.blocks(folder / name, PIECE_BYTES, cold=True):
+        for block in source.read_blocks(folder / name, PIECE_BYTES, cold=True):
             yield bytes(block)
     except NotFound:
         if scan.exists(folder / MANIFEST):

@@ -167,7 +167,7 @@ class CheckpointFetcher:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
             self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
-                self.store.sharing.forget()
+                self.store.sharing.forget_last_checkpoint()
                 attempts.move_to_quarantine(self._attempt, instead_of.path, "unreadable")
                 self._attempt.record(
                     "quarantined", name=name, why="it cannot be read, and a place has it"
@@ -237,7 +237,7 @@ class CheckpointFetcher:
         ):
             return False
         whole = all(self._repair_file(checkpoint, name, at) for name in names)
-        self.store.sharing.forget()
+        self.store.sharing.forget_last_checkpoint()
         return whole
 
     def _repair_file(

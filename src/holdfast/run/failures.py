@@ -16,7 +16,7 @@ from ..journal import Event, Log
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.problems import Problem
-from ..store.shards import Abandoned
+from ..store.shards import SaveAbandoned
 from ..store.store import Store
 from ..terminal import say, warn
 
@@ -159,8 +159,11 @@ class SaveFailures(msgspec.Struct):
         advice = ""
         self._failed += 1
         told, again = _should_report(self._failed), False
-        if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
-            told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
+        if isinstance(error, Damaged | SaveAbandoned):  # its own files, or the files to link
+            told, again = (
+                self._count_damage(),
+                self._damaged == 1 or isinstance(error, SaveAbandoned),
+            )
         if isinstance(error, Damaged):
             advice = self._quarantine_damaged(name, before)
         if told and self._store.ranks.leads:

@@ -198,7 +198,7 @@ def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[Held]:
 
 def checkpoint_identity(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
-    return identity(source.whole(path / MANIFEST))
+    return identity(source.read_whole(path / MANIFEST))
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:

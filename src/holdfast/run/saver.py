@@ -26,7 +26,7 @@ from ..state.snapshot import Arena, Snapshot, is_borrowed, pin_of
 from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from ..store.shards import Abandoned, Staged
+from ..store.shards import SaveAbandoned, StagedState
 from ..store.store import ManifestFields, Store
 from ..terminal import log_line, warn
 from ..threads import Latch
@@ -263,7 +263,7 @@ class Saver(msgspec.Struct):
             with suppress(MemoryError):  # the first save will report it
                 self.arena.warm(size, pin_of(blocks))
 
-    def _stage_state(self, *, background: bool) -> Staged:
+    def _stage_state(self, *, background: bool) -> StagedState:
         """Return the state ready to be written: for a save in the background a copy of it, if
         memory allows.
 
@@ -335,7 +335,7 @@ class Saver(msgspec.Struct):
             self.writer.wait_until_released()
 
     def _begin_save(
-        self, reason: str, staged: Staged, facts: ManifestFields, began_s: float
+        self, reason: str, staged: StagedState, facts: ManifestFields, began_s: float
     ) -> PendingSave:
         behind = self._last_batch.may_follow_last_batch()
         refuge = (
@@ -399,7 +399,7 @@ class Saver(msgspec.Struct):
             self.save(reason, metrics, at_once=True)
 
     def _write_and_commit(
-        self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach
+        self, staged: StagedState, flight: PendingSave, over: Latch, before_each: BeforeEach
     ) -> Sequence[str]:
         """The part of a save that need not stall the loop. Return names of weights that are not
         finite.
@@ -407,7 +407,7 @@ class Saver(msgspec.Struct):
         Afterwards, until `over`, read what the next save will link.
         """
         store = self._store
-        with store.ranks.together("a save", known=(Abandoned,)):
+        with store.ranks.together("a save", known=(SaveAbandoned,)):
             # metrics before their checkpoint: no step may miss its line
             self._reporter.attempt.flush(sync=True)
         require_same_step(store.ranks, flight.name, flight.facts.epoch)
@@ -508,7 +508,7 @@ class Saver(msgspec.Struct):
                 and flight.reason in PERIODIC
                 and not last_chance
             )
-            if not spared and not isinstance(error, Abandoned):
+            if not spared and not isinstance(error, SaveAbandoned):
                 raise
             # no report: a newer save replaced it
             if str(error) and self.failures.record_failure(

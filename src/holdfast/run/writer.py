@@ -7,7 +7,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ..store.shards import Abandoned
+from ..store.shards import SaveAbandoned
 from ..threads import Latch, Worker
 
 BeforeEach = Callable[[], None]
@@ -102,4 +102,4 @@ class SaveWriter:
 
     def _check_abandoned(self) -> None:
         if self._unwanted:
-            raise Abandoned
+            raise SaveAbandoned

@@ -80,7 +80,7 @@ class Checkpoint:
     def _root_manifest(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
-            self._root = source.decoded(self.path / MANIFEST, self._decode)
+            self._root = source.decode_file(self.path / MANIFEST, self._decode)
         return self._root
 
     def _decode(self, data: bytes, where: object) -> Manifest:
@@ -140,7 +140,7 @@ class Checkpoint:
             NotFound, Damaged: as `manifest`.
         """
         if self._head is None:
-            self._head = self._root or source.decoded(self.path / MANIFEST, self._decode_head)
+            self._head = self._root or source.decode_file(self.path / MANIFEST, self._decode_head)
         return self._head
 
     @property
@@ -349,7 +349,7 @@ class Checkpoint:
             Damaged: they differ from what was committed.
         """
         entries = self.manifest.leaves if self._rank_parts() is None else {}
-        for leaf in reading.damaged(divided.replaced_pieces(entries, self.path), cold=False):
+        for leaf in reading.find_damaged(divided.replaced_pieces(entries, self.path), cold=False):
             raise Damaged(
                 f"{leaf.path}: "
                 f"bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit"
@@ -387,7 +387,7 @@ class Checkpoint:
     ) -> Iterator[Problem]:
         seen = self
         if cold:
-            source.forget(self.path / MANIFEST)
+            source.drop_cache(self.path / MANIFEST)
             seen = Checkpoint(self.path, rank=self._rank, key=self.key)
         try:
             parts = seen._rank_parts()
@@ -402,7 +402,7 @@ class Checkpoint:
                 path = parts.path_of(rank)
                 try:
                     if cold:
-                        source.forget(path)
+                        source.drop_cache(path)
                     _ = parts[rank]
                     whole.append(rank)
                 except Damaged as error:
@@ -421,16 +421,18 @@ class Checkpoint:
         """
         path = self.path / MANIFEST
         try:
-            source.forget(path)
-            head = source.decoded(path, self._decode_head)
+            source.drop_cache(path)
+            head = source.decode_file(path, self._decode_head)
             yield from problems.name_problems(self.path, head)
             if head.ranks is None and head.files != files:
                 raise Damaged(f"{path}: not the manifest that was committed")
             if head.ranks is not None and self._rank is not None:
                 path, rank = self.path / head.ranks[self._rank].part, self._rank
-                source.forget(path)
+                source.drop_cache(path)
                 said = head.files[head.ranks[rank].part].size_bytes
-                source.decoded(path, lambda data, where: check_bytes(data, head, rank, where), said)
+                source.decode_file(
+                    path, lambda data, where: check_bytes(data, head, rank, where), said
+                )
         except Damaged as error:
             yield problems.whole_file_problem(path, error)
         except PermissionError as error:
@@ -447,7 +449,7 @@ def _map_leaves(stored: Iterable[Stored]) -> dict[str, Any]:
         if isinstance(leaf, StoredPieces):
             continue
         if leaf.path not in maps:
-            maps[leaf.path] = source.mapped(leaf.path)
+            maps[leaf.path] = source.map_file(leaf.path)
         data = maps[leaf.path]
         value = (
             None

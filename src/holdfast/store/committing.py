@@ -25,8 +25,8 @@ from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
 from .format import MANIFEST, CheckpointName, LeafEntry, Manifest
 from .refusal import disk_error
-from .shards import Abandoned
-from .sharing import Sharing
+from .shards import SaveAbandoned
+from .sharing import FileLinker
 from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
@@ -72,7 +72,7 @@ class CheckpointWriter:
     def __init__(
         self,
         index: CheckpointIndex,
-        sharing: Sharing,
+        sharing: FileLinker,
         keep: Rule | None,
         *,
         take_over: bool,
@@ -207,7 +207,9 @@ class CheckpointWriter:
                 self.parent, self.not_finite = str(name), manifest.not_finite
                 self.update_links()
                 if manifest.ranks is None:
-                    self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
+                    self.sharing.set_last_checkpoint(
+                        path, manifest.created, manifest.files, manifest.leaves
+                    )
         except Exception:
             self.discard_partial(partial)
             raise
@@ -281,7 +283,7 @@ class CheckpointWriter:
     def apply_rule(self, name: CheckpointName, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, after `name` was committed."""
         if self.keep is not None:
-            with suppress(Abandoned), self.warn_if_prune_fails():
+            with suppress(SaveAbandoned), self.warn_if_prune_fails():
                 self.prune_except(self.keep, (str(name),), leave)
 
     @contextmanager
@@ -340,7 +342,7 @@ class CheckpointWriter:
 
             def still_wanted() -> None:
                 if len(plan.doomed) <= leave():
-                    raise Abandoned
+                    raise SaveAbandoned
 
             still_wanted()
             pruning.verify(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
@@ -354,7 +356,7 @@ class CheckpointWriter:
         `why` is a word or two that become part of its name.
         """
         attempt = self.claim()
-        self.sharing.forget()
+        self.sharing.forget_last_checkpoint()
         with self.translate_errors(attempt, "move a checkpoint to quarantine"):
             path = attempts.move_to_quarantine(attempt, checkpoint.path, why)
             self.update_links()

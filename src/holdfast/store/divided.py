@@ -23,7 +23,7 @@ from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
 from .boxes import Box, byte_ranges
 from .format import MANIFEST, LeafEntry, shard_stem
-from .lineage import Lineage, Link, alike, digests_of
+from .lineage import Lineage, LinkedShard, digest_all, has_same_description
 from .shards import SHARD_BYTES, Shard, header
 from .stored import Piece, StoredLeaf, StoredPieces, check_piece
 
@@ -172,7 +172,7 @@ class Division(NamedTuple):
     kept: dict[str, Block]  # unchanged pieces by key; their files are linked
     fresh: dict[str, Block]  # pieces to write, by key
     shards: list[Shard]
-    links: list[Link]
+    links: list[LinkedShard]
 
 
 class _DivisionPause(NamedTuple):
@@ -285,13 +285,13 @@ def _plan_division(
     None if so much changed that writing it whole is better.
     """
     fits = len(known) == len(parts) and all(
-        alike(parts[index], lineage.leaves[key]) for index, key in known.items()
+        has_same_description(parts[index], lineage.leaves[key]) for index, key in known.items()
     )
     same = _unchanged_pieces(parts, known, lineage) if fits else set()
     size = sum(part.data.nbytes for part in parts)
     if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
         return None
-    links = lineage.links_of(
+    links = lineage.links_named(
         (lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time()
     )
     # the files hold mostly old versions that are never read
@@ -324,7 +324,7 @@ def _unchanged_pieces(
     asked = [
         i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)
     ]
-    found = digests_of([parts[index].data for index in asked], lineage.kind)
+    found = digest_all([parts[index].data for index in asked], lineage.kind)
     return {
         index
         for index, digest in zip(asked, found, strict=True)

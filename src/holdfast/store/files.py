@@ -53,7 +53,7 @@ def is_unchanged(path: Path, file: FileEntry, *, cold: bool) -> bool:
     """Whether the bytes are those that were committed.
     With `cold`, read them from the medium and not the cache.
     """
-    return source.twice(
+    return source.retry_from_medium(
         path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool
     )
 
@@ -63,5 +63,5 @@ def _file_entry(path: Path, kind: str) -> FileEntry:
 
 
 def _digest(path: Path, kind: str, *, cold: bool) -> str:
-    blocks = source.blocks(path, format.BLOCK_BYTES, cold=cold)
+    blocks = source.read_blocks(path, format.BLOCK_BYTES, cold=cold)
     return format.joined_digest((format.digest(block, kind) for block in blocks), kind)

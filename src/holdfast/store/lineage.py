@@ -29,7 +29,7 @@ _HOUR_S = 3600.0
 _SAMPLED_BYTES = 64 << 10  # digesting a smaller leaf is as quick as comparing a sample
 
 
-class Link(NamedTuple):
+class LinkedShard(NamedTuple):
     """A shard that is the same as in the last checkpoint."""
 
     name: str
@@ -72,7 +72,7 @@ class Lineage(NamedTuple):
             key
             for key, block in leaves.items()
             if key in likely
-            and alike(block, self.leaves[key])
+            and has_same_description(block, self.leaves[key])
             and (
                 key in digests or key not in self.samples or self.samples[key] == sample(block.data)
             )
@@ -81,17 +81,19 @@ class Lineage(NamedTuple):
             return set()
         asked = [key for key in worth if key not in digests]
         found = dict(
-            zip(asked, digests_of([leaves[key].data for key in asked], self.kind), strict=True)
+            zip(asked, digest_all([leaves[key].data for key in asked], self.kind), strict=True)
         )
         return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
-    def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
+    def links_of_unchanged(
+        self, unchanged: Collection[str], whole: Whole, now_s: float
+    ) -> list[LinkedShard]:
         """The shards of which every leaf is unchanged, except those that must be written anew."""
-        found = self.links_of((leaf.shard for leaf in self.leaves.values()), whole, now_s)
+        found = self.links_named((leaf.shard for leaf in self.leaves.values()), whole, now_s)
         large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
         return [link for link in large if all(key in unchanged for key in link.leaves)]
 
-    def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
+    def links_named(self, names: Iterable[str], whole: Whole, now_s: float) -> list[LinkedShard]:
         """The files with these names and all their leaves,
         except files that must be written anew.
         """
@@ -100,12 +102,12 @@ class Lineage(NamedTuple):
             if leaf.shard in members:
                 members[leaf.shard][key] = leaf
         return [
-            Link(name, self.path / name, self._shared(self.files[name]), held)
+            LinkedShard(name, self.path / name, self._count_link(self.files[name]), held)
             for name, held in members.items()
-            if name in self.files and not self._worn(self.files[name], whole, now_s)
+            if name in self.files and not self._must_rewrite(self.files[name], whole, now_s)
         ]
 
-    def after(
+    def after_commit(
         self,
         path: Path,
         created: str,
@@ -116,24 +118,24 @@ class Lineage(NamedTuple):
         steady = (
             key
             for key, leaf in leaves.items()
-            if key in self.leaves and _same(leaf, self.leaves[key])
+            if key in self.leaves and _has_same_bytes(leaf, self.leaves[key])
         )
         return Lineage(path, created, files, leaves, frozenset(steady))
 
-    def sampled(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
+    def with_samples(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
         """The lineage with samples of the leaves that were written;
         the other samples are taken from `before`.
         """
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
-    def _shared(self, file: FileEntry) -> FileEntry:
+    def _count_link(self, file: FileEntry) -> FileEntry:
         origin = file.origin or self.path.name
         return FileEntry(
             file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1
         )
 
-    def _worn(self, file: FileEntry, whole: Whole, now_s: float) -> bool:
+    def _must_rewrite(self, file: FileEntry, whole: Whole, now_s: float) -> bool:
         age_s = now_s - created_s(file.written or self.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
 
@@ -145,7 +147,7 @@ def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, by
     }
 
 
-def alike(block: Block, leaf: LeafEntry) -> bool:
+def has_same_description(block: Block, leaf: LeafEntry) -> bool:
     """Whether both have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
@@ -154,12 +156,12 @@ def alike(block: Block, leaf: LeafEntry) -> bool:
     )
 
 
-def _same(leaf: LeafEntry, old: LeafEntry) -> bool:
+def _has_same_bytes(leaf: LeafEntry, old: LeafEntry) -> bool:
     facts = attrgetter("digest", "kind", "dtype", "shape", "attrs")
     return bool(facts(leaf) == facts(old))
 
 
-def digests_of(views: Sequence[Data], kind: str = XXH3) -> list[str]:
+def digest_all(views: Sequence[Data], kind: str = XXH3) -> list[str]:
     """Return the digest of each, with one thread per core. A thread's share is contiguous: small
     leaves need that.
     """

@@ -58,7 +58,7 @@ class Location(NamedTuple):
 
         def look() -> Checkpoint:
             chosen = self._choose(step)
-            with source.reading(chosen.path):
+            with source.translate_read_errors(chosen.path):
                 # the manifest itself has that; the parts of several ranks are read on demand
                 _ = chosen.tree
             return chosen
@@ -256,5 +256,5 @@ def _is_holdfast_manifest(manifest: Path) -> bool:
         return False
     if parse_name(manifest.parent.name) is not None:
         return True
-    with source.named(manifest), open(manifest, "rb") as file:
+    with source.name_file_in_errors(manifest), open(manifest, "rb") as file:
         return b"holdfast" in file.read(1 << 12)

@@ -136,7 +136,7 @@ class CheckpointParts:
         found = self._read.get(rank)
         if found is None:
             most = min(self.root.files[self._entries[rank].part].size_bytes, format.MOST_BYTES)
-            found = source.decoded(
+            found = source.decode_file(
                 self.path_of(rank), lambda data, path: decode(data, self.root, rank, path), most
             )
             self._read[rank] = found

@@ -11,8 +11,8 @@ from .. import disk, scan
 from ..errors import Damaged, UsageError
 from . import places, shards
 from .checkpoint import Checkpoint
-from .lineage import Link
-from .shards import Stale
+from .lineage import LinkedShard
+from .shards import StaleLink
 
 _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a process that died
 
@@ -66,9 +66,9 @@ def _copy_shared_files(pins: Path, checkpoint: Checkpoint) -> None:
         if not leaves or os.lstat(path).st_nlink == 1:
             continue
         try:
-            shards.copy(path, part, Link(name, path, file, leaves))
+            shards.copy_file(path, part, LinkedShard(name, path, file, leaves))
             disk.replace(part, path)
-        except Stale as error:
+        except StaleLink as error:
             raise Damaged(f"{path}: changed since commit") from error
         finally:
             disk.remove_tree(part)

@@ -65,7 +65,7 @@ def file_problems(
     """Read every byte of the files in `folder`; with `only`, of the files with these names."""
     names = [name for name in listed.files if only is None or name in only]
     for name in names if cold else ():
-        source.forget(folder / name)
+        source.drop_cache(folder / name)
     yield from layout_problems(folder, listed, names, cold=cold)
     whole = {name for name in names if _file_size(folder, name) == listed.files[name].size_bytes}
     entries = sorted(
@@ -73,7 +73,7 @@ def file_problems(
         key=lambda item: (item[1].shard, item[1].offset),
     )
     leaves = [StoredLeaf(folder, key, entry) for key, entry in entries]
-    for leaf in reading.damaged(leaves, cold=cold, before_each=before_each):
+    for leaf in reading.find_damaged(leaves, cold=cold, before_each=before_each):
         yield Problem(
             leaf.path,
             leaf.offset,
@@ -121,11 +121,11 @@ def _header_problems(path: Path, file: FileEntry, leaves: list[LeafEntry]) -> It
     kind = format.kind_of(file.digest)
 
     def sound() -> bool:
-        with source.named(path), open(source.open_plain(path), "rb") as opened:
+        with source.name_file_in_errors(path), open(source.open_plain(path), "rb") as opened:
             head = format.digest(opened.read(begin), kind)
         return format.joined_digest([head, *(leaf.digest for leaf in leaves)], kind) == file.digest
 
-    if not source.twice(path, sound, bool):
+    if not source.retry_from_medium(path, sound, bool):
         yield Problem(path, 0, begin, "the header changed since commit")
 
 

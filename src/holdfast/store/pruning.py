@@ -16,7 +16,7 @@ from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
 from .format import FileEntry
-from .sharing import Sharing
+from .sharing import FileLinker
 
 PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
@@ -75,7 +75,7 @@ def plan_pruning(
 def verify(
     attempt: Attempt,
     checkpoints: Sequence[Checkpoint],
-    sharing: Sharing,
+    sharing: FileLinker,
     before_each: Hook = nothing,
     doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
@@ -90,13 +90,13 @@ def verify(
     bulk.release()  # reading needs additional memory
     with attempt.translate_errors("verify a checkpoint"):
         for checkpoint in checkpoints:
-            sharing.doubt_manifest()  # it may have been read long ago
-            files = (sharing.known(checkpoint) or checkpoint.manifest).files
-            for names in _read_groups(files, sharing.read_back(checkpoint, doomed)):
+            sharing.reread_manifest()  # it may have been read long ago
+            files = (sharing.known_lineage(checkpoint) or checkpoint.manifest).files
+            for names in _read_groups(files, sharing.files_read_back(checkpoint, doomed)):
                 before_each()
                 for problem in sharing.problems(checkpoint, names, before_each):
                     attempt.require_ownership()
-                    since = problem.path.name in sharing.linked_ahead(checkpoint)
+                    since = problem.path.name in sharing.files_read_early(checkpoint)
                     raise (DamagedSince if since else Damaged)(
                         f"{problem}; no older checkpoint was removed"
                     )
@@ -104,7 +104,10 @@ def verify(
 
 
 def verify_finite(
-    attempt: Attempt, checkpoint: Checkpoint | None, sharing: Sharing, before_each: Hook = nothing
+    attempt: Attempt,
+    checkpoint: Checkpoint | None,
+    sharing: FileLinker,
+    before_each: Hook = nothing,
 ) -> None:
     """Read back the newest checkpoint whose weights are finite, if there is a newer one.
 

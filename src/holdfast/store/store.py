@@ -24,10 +24,10 @@ from .checkpoint_index import CheckpointIndex
 from .committing import CheckpointWriter, ManifestFields, translate_write_errors
 from .files import make_durable
 from .format import CheckpointName, Manifest
-from .lineage import Link
+from .lineage import LinkedShard
 from .locate import require_run
-from .shards import Abandoned, Staged, Stale
-from .sharing import Sharing
+from .shards import SaveAbandoned, StagedState, StaleLink
+from .sharing import FileLinker
 from .signing import Signer
 
 __all__ = ["ManifestFields", "Store"]
@@ -75,7 +75,7 @@ class Store(CheckpointWriter):
             require_run(self.root)
         index = CheckpointIndex(self.root, None if signer is None else signer.key)
         super().__init__(
-            index, Sharing(index, whole, self.ranks), keep, take_over=take_over, private=private
+            index, FileLinker(index, whole, self.ranks), keep, take_over=take_over, private=private
         )
         self.signer = signer
 
@@ -190,7 +190,7 @@ class Store(CheckpointWriter):
             Superseded: a later attempt owns the run.
         """
 
-        def staged() -> Staged:
+        def staged() -> StagedState:
             with self.ranks.together(f"state of step {step}"):
                 return self.stage(state)
 
@@ -201,7 +201,7 @@ class Store(CheckpointWriter):
 
     def stage(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
+    ) -> StagedState:
         """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the
         state.
 
@@ -215,19 +215,19 @@ class Store(CheckpointWriter):
 
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
+    ) -> StagedState:
         """As `stage`, but the caller copies the snapshot into the arena later.
         `commit` waits for that.
         """
         with uncollected():
             flat = tree.flatten(state, weights)
-            unchanged = self.sharing.unchanged(flat.leaves, self.parent)
-            linked, links = unchanged.linked, unchanged.links
+            unchanged = self.sharing.find_unchanged(flat.leaves, self.parent)
+            linked, links = unchanged.linked_keys, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             names = {link.name for link in links}
             stays = unchanged.leaves | flat.viewed
             big = {key: fresh[key] for key in divided.large_leaves(fresh) if key not in stays}
-            divisions = self.sharing.divisions(big, self.parent, names) if big else {}
+            divisions = self.sharing.plan_divisions(big, self.parent, names) if big else {}
             plain = {key: block for key, block in fresh.items() if key not in divisions}
             pieces = [shard for each in divisions.values() for shard in each.shards]
             links = [*links, *(link for each in divisions.values() for link in each.links)]
@@ -242,7 +242,9 @@ class Store(CheckpointWriter):
                 | fresh
                 | kept
             )
-            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind)
+            staged = StagedState(
+                flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind
+            )
         return staged if arena is None else staged.snapshot_in(arena)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
@@ -251,16 +253,16 @@ class Store(CheckpointWriter):
         """
         self.parent = checkpoint.name
         if checkpoint.path == self.index.checkpoint(self.parent).path:  # not another run's
-            self.sharing.go_on(checkpoint)
+            self.sharing.continue_from(checkpoint)
 
-    def unread(self) -> list[Link]:
+    def unread(self) -> list[LinkedShard]:
         """Files of the last checkpoint that the next one will probably share,
         not read back since their commit.
         """
-        return self.sharing.unread(self.parent)
+        return self.sharing.links_to_read_back(self.parent)
 
     def read_back_early(
-        self, links: Collection[Link], before_each: Hook = nothing
+        self, links: Collection[LinkedShard], before_each: Hook = nothing
     ) -> Problem | None:
         """Read back the files from `unread`, so that the next save need not. It may run at the same
         time as a save.
@@ -274,12 +276,12 @@ class Store(CheckpointWriter):
         """Let the next save read each file when it links it,
         even if the file was read back early.
         """
-        self.sharing.read_anew()
+        self.sharing.reread_when_linking()
 
     @uncollected()
     def commit(
         self,
-        staged: Staged,
+        staged: StagedState,
         *,
         step: int,
         facts: ManifestFields | None = None,
@@ -304,19 +306,19 @@ class Store(CheckpointWriter):
         )
 
     def _commit(
-        self, staged: Staged, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
+        self, staged: StagedState, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
     ) -> Checkpoint:
         attempt = self.claim()
 
         def fill(partial: Path) -> Manifest:
             files: dict[str, format.FileEntry] = {}
             leaves: dict[str, format.LeafEntry] = {}
-            self.sharing.take_over(attempt, staged.links, partial, hooks.before_each)
+            self.sharing.link_files(attempt, staged.links, partial, hooks.before_each)
             for link in staged.links:
                 files[link.name] = link.file
                 leaves.update(link.leaves)
             for index, shard in enumerate(staged.shards):
-                written = shards.write(partial, staged, index, hooks.before_each)
+                written = shards.write_shard(partial, staged, index, hooks.before_each)
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
             hooks.before_last()
@@ -330,11 +332,11 @@ class Store(CheckpointWriter):
             before = self.sharing.lineage
             try:
                 self.commit_partial(name, self.create_partial(name), fill)
-            except Stale:
-                self.sharing.distrust(self.parent)
+            except StaleLink:
+                self.sharing.stop_linking_from(self.parent)
                 if staged.snapshot is not None:
                     raise
-                alone = Staged(
+                alone = StagedState(
                     staged.tree,
                     staged.whole or {},
                     shards.layout(staged.whole or {}),
@@ -342,9 +344,9 @@ class Store(CheckpointWriter):
                 )
                 return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
-            self.sharing.note(staged.leaves, written, before)
+            self.sharing.note_written(staged.leaves, written, before)
             # the checkpoint is committed; the save that waits for this one will prune
-            with suppress(Abandoned):
+            with suppress(SaveAbandoned):
                 hooks.before_each()
                 self.apply_rule(name, hooks.leave)
         return self.index.checkpoint(name)

@@ -53,7 +53,7 @@ class _LeafHandle:
                 ]
             else:
                 scattered.append((stored, data))
-        reading.fill(straight)
+        reading.read_leaves(straight)
         for stored, data in scattered:
             _copy_pieces(stored, data)
 
