@@ -23,8 +23,8 @@ import numpy as np
 
 from harness import scratch
 from holdfast.collective import division
-from holdfast.collective.division import Decision, Mine, WritePlan, decided
-from holdfast.collective.rank_share import Seal
+from holdfast.collective.division import LeafAssignment, RankState, WritePlan, assign_leaves
+from holdfast.collective.rank_share import PartSeal
 from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import format, parts
@@ -116,14 +116,18 @@ class Save:
     def times(self) -> Times:
         played = min(PLAYED, self.world)
         staged = [self.kind(rank, self.world) for rank in range(played)]
-        mine = [Mine(staged[0]), *(Mine(each) for each in staged[1:-1]), self.timed("each", lambda: Mine(staged[-1]))]
+        mine = [
+            RankState(staged[0]),
+            *(RankState(each) for each in staged[1:-1]),
+            self.timed("each", lambda: RankState(staged[-1])),
+        ]
         sheet = mine[0].sheet
         self.said("sheet", [b""] * self.world, lambda _: encoded(sheet))
-        answer = self.timed("each", lambda: encoded(mine[-1].claim(sheet, played - 1, ())))
-        answers = [encoded(mine[0].claim(sheet, 0, ())), *[answer] * (self.world - 1)]
+        answer = self.timed("each", lambda: encoded(mine[-1].reply_to(sheet, played - 1, ())))
+        answers = [encoded(mine[0].reply_to(sheet, 0, ())), *[answer] * (self.world - 1)]
         decision = msgspec.msgpack.decode(
-            self.said("plan", answers, lambda words: decided(words, mine[0], lambda _: None)),
-            type=Decision,
+            self.said("plan", answers, lambda words: assign_leaves(words, mine[0], lambda _: None)),
+            type=LeafAssignment,
         )
         plans = [each.plan(sheet, decision, set(), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
         seals = [self.sealed(rank, plan) for rank, plan in enumerate(plans[:-1])]
@@ -148,7 +152,7 @@ class Save:
             ranks.announce(topic)
         return found
 
-    def sealed(self, rank: int, plan: WritePlan) -> Seal:
+    def sealed(self, rank: int, plan: WritePlan) -> PartSeal:
         """A part as if its shards were there: only what is said of them is made."""
         shard = parts.shard_prefix(rank) + "model.safetensors"
         leaves = {
@@ -159,13 +163,13 @@ class Save:
         }
         data = parts.encode(Part(rank, {shard: FileEntry(0, format.digest(b""))}, leaves, plan.tree))
         (self.place / format.part_file_name(rank)).write_bytes(data)
-        return Seal(PartEntry(format.part_file_name(rank), 0, plan.firsts), parts.file_entry(data))
+        return PartSeal(PartEntry(format.part_file_name(rank), 0, plan.firsts), parts.file_entry(data))
 
-    def like(self, seal: Seal, rank: int) -> Seal:
-        return Seal(PartEntry(format.part_file_name(rank), 0), seal.file)
+    def like(self, seal: PartSeal, rank: int) -> PartSeal:
+        return PartSeal(PartEntry(format.part_file_name(rank), 0), seal.file)
 
     def committed(self, words: list[bytes], body: Any) -> bytes:
-        seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]
+        seals = [msgspec.msgpack.decode(word, type=PartSeal) for word in words]
         manifest = Manifest(
             step=1,
             phase="step",

@@ -631,7 +631,7 @@ def test_the_types_that_are_decoded_are_made_ready_at_import():
         used = {each.id for kind in types for each in ast.walk(kind) if isinstance(each, ast.Name)}
         wanted |= used & structs if _last(call.func) in {"decode", "convert"} else set()
         ready |= {_last(each) for each in call.args} if _last(call.func) == "Decoder" else set()
-    assert {"Manifest", "Failure", "Seal"} <= ready
+    assert {"Manifest", "Failure", "PartSeal"} <= ready
     assert {"App", "Chosen"} <= wanted
     assert {"_Any"} == wanted - ready  # the journal makes its own ready in a loop
 

@@ -87,7 +87,7 @@ def test_a_little_is_written_by_few(monkeypatch):
     monkeypatch.setattr(division, "SHARE_BYTES", SHARE_BYTES)
     for total_mib, writers in ((1, [0]), (9, [0, 8]), (16, [0, 4, 8, 12]), (1000, [*range(16)])):
         sizes = {f"{number:03}": total_mib << 12 for number in range(256)}
-        shares = [division.share(sizes, rank, 16) for rank in range(16)]
+        shares = [division.share_of_rank(sizes, rank, 16) for rank in range(16)]
         assert writers == [rank for rank, keys in enumerate(shares) if keys]
         assert sorted(sizes) == [key for keys in shares for key in keys]
 

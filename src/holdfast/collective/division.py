@@ -30,7 +30,7 @@ SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file 
 _IGNORED = {"device", "at", "spare"}
 
 
-class Sheet(msgspec.Struct, frozen=True, array_like=True):
+class DigestSheet(msgspec.Struct, frozen=True, array_like=True):
     """Rank 0's digests of its state: 16 bytes for each leaf."""
 
     whole: dict[str, bytes]  # for undivided leaves: digests of facts and bytes
@@ -57,7 +57,7 @@ class SheetReply(msgspec.Struct, frozen=True, array_like=True):
     own_bytes: int  # bytes that this rank writes besides the common leaves
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
+class LeafAssignment(msgspec.Struct, frozen=True, array_like=True):
     """All that a rank needs for its plan, besides its own state."""
 
     differing: list[str]  # keys of rank 0's leaves that some rank lacks or has with other content
@@ -68,7 +68,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 
 # Made here for the reason that `format` has.
 _CLAIMS, _DIFFERENCES = msgspec.msgpack.Decoder(SheetReply), msgspec.msgpack.Decoder(RankDifference)
-SHEETS, DECISIONS = msgspec.msgpack.Decoder(Sheet), msgspec.msgpack.Decoder(Decision)
+SHEETS, DECISIONS = msgspec.msgpack.Decoder(DigestSheet), msgspec.msgpack.Decoder(LeafAssignment)
 
 
 class WritePlan(NamedTuple):
@@ -84,7 +84,7 @@ class WritePlan(NamedTuple):
     elsewhere: list[str]  # common leaves that another rank writes
 
 
-class Mine:
+class RankState:
     """One rank's state, and its digests."""
 
     def __init__(self, staged: StagedState) -> None:
@@ -99,18 +99,18 @@ class Mine:
                 strict=True,
             )
         )
-        self.sheet = Sheet(
-            {key: _mark(whole[key], found) for key, found in self.digests.items()},
-            {key: _mark(block) for key, block in self.pieces.items()},
+        self.sheet = DigestSheet(
+            {key: _comparison_digest(whole[key], found) for key, found in self.digests.items()},
+            {key: _comparison_digest(block) for key, block in self.pieces.items()},
             _members(staged.tree),
         )
 
-    def names(self, rank: int) -> dict[str, str]:
+    def part_keys(self, rank: int) -> dict[str, str]:
         """Return the keys that its leaves may have in its part, each with the key in the state."""
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
-    def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> SheetReply:
+    def reply_to(self, sheet: DigestSheet, rank: int, linked: Collection[str]) -> SheetReply:
         """Return this rank's reply to `sheet`. It can link files with the leaves `linked`.
 
         Raises:
@@ -132,7 +132,7 @@ class Mine:
             msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes)
         )
 
-    def _difference(self, sheet: Sheet, differing: list[int]) -> RankDifference:
+    def _difference(self, sheet: DigestSheet, differing: list[int]) -> RankDifference:
         for key, mark in self.sheet.divided.items():
             if key in sheet.whole or sheet.divided.get(key, mark) != mark:
                 raise UsageError(
@@ -145,15 +145,15 @@ class Mine:
             )
         return RankDifference(
             differing,
-            [self._volume(key) for key in sheet.divided],
+            [self._item_count(key) for key in sheet.divided],
             {
-                key: (self._volume(key), _total(block))
+                key: (self._item_count(key), _whole_item_count(block))
                 for key, block in self.pieces.items()
                 if key not in sheet.divided
             },
         )
 
-    def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
+    def piece_boxes(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
         """For its pieces of these leaves: the whole leaf's shape, the piece's position in it,
         and the piece's shape.
         """
@@ -169,14 +169,14 @@ class Mine:
         return [
             key
             for key, block in self.pieces.items()
-            if "spare" not in block.attrs and (block.data.nbytes or not _total(block))
+            if "spare" not in block.attrs and (block.data.nbytes or not _whole_item_count(block))
         ]
 
-    def _volume(self, key: str) -> int:
+    def _item_count(self, key: str) -> int:
         block = self.pieces.get(key)
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
-    def whole_bytes(self, spared: Collection[int]) -> int:
+    def undivided_bytes(self, spared: Collection[int]) -> int:
         """Size of all undivided leaves, except those at the indexes `spared`.
         On rank 0: some rank writes them.
         """
@@ -186,7 +186,9 @@ class Mine:
             if place not in spared
         )
 
-    def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
+    def plan(
+        self, sheet: DigestSheet, decision: LeafAssignment, spare: set[str], ranks: Ranks
+    ) -> WritePlan:
         """Return what this rank writes. Other ranks write its pieces of the leaves `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {
@@ -195,7 +197,7 @@ class Mine:
         common = sorted(key for key in whole if key not in differing)
         rest = {key: self.blocks[key].data.nbytes for key in common if key not in held}
         mine = {
-            *share(rest, rank, ranks.world),
+            *share_of_rank(rest, rank, ranks.world),
             *(key for key, holder in held.items() if holder == rank),
         }
         keys = {key: key for key in whole if key in mine}
@@ -209,7 +211,7 @@ class Mine:
             }
         keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
         blocks = {key: block for key, block in self.blocks.items() if key in keys}
-        tree = own_tree(self.tree, self.sheet.tree, sheet.tree)
+        tree = tree_of_part(self.tree, self.sheet.tree, sheet.tree)
         writers = {
             key: block.attrs.get("spare", rank)
             for key, block in self.pieces.items()
@@ -217,16 +219,20 @@ class Mine:
         }
         spared = {key: writer for key, writer in writers.items() if writer != rank}
         elsewhere = [key for key in common if key not in mine]
-        return WritePlan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
+        return WritePlan(
+            blocks, keys, self.digests, tree, run_starts(common, mine), spared, elsewhere
+        )
 
 
-def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
+def run_starts(keys: Iterable[str], mine: Collection[str]) -> list[str]:
     """Those of `mine` whose predecessor in `keys` is not in `mine`."""
     before = [False, *(key in mine for key in keys)]
     return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
 
-def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
+def assign_leaves(
+    words: Sequence[bytes], mine: RankState, require_space: Callable[[int], None]
+) -> bytes:
     """On rank 0: compute the `Decision` from the claim of each rank.
 
     Raises:
@@ -237,14 +243,16 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
     answers = [(_DIFFERENCES.decode(answer), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
     differing = {place for answer, _ in answers for place in answer.differing}
-    held = holders([claim.held for claim in claims], differing)
+    held = assign_linked([claim.held for claim in claims], differing)
     spared = {place for places in held.values() for place in places}
-    require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.whole_bytes(spared))
+    require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.undivided_bytes(spared))
     keys = [key for place, key in enumerate(mine.sheet.whole) if place in differing]
-    return msgspec.msgpack.encode(Decision(keys, doubtful, held))
+    return msgspec.msgpack.encode(LeafAssignment(keys, doubtful, held))
 
 
-def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
+def assign_linked(
+    claimed: Sequence[Sequence[int]], differing: Collection[int]
+) -> dict[int, list[int]]:
     """Decide which leaves each rank links: the first rank that claims a leaf; for those in
     `differing` only rank 0.
     """
@@ -262,25 +270,28 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
     return found
 
 
-def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
+def require_covered(mine: RankState, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
     """Return the keys of divided leaves whose pieces have more items than the whole: several ranks
     have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.
     """
-    held, total = Counter[str](), {key: _total(block) for key, block in mine.pieces.items()}
+    held, total = (
+        Counter[str](),
+        {key: _whole_item_count(block) for key, block in mine.pieces.items()},
+    )
     for answer, ranks in answers:
         for key, volume in zip(mine.sheet.divided, answer.volumes, strict=True):
             held[key] += ranks * volume
         for key, (volume, of) in answer.further.items():
             held[key] += ranks * volume
             total[key] = of
-    _require([key for key, volume in held.items() if volume < total[key]])
+    _require_covered([key for key, volume in held.items() if volume < total[key]])
     return [key for key, volume in held.items() if volume > total[key]]
 
 
-def spares(words: Sequence[bytes]) -> bytes:
+def find_duplicate_pieces(words: Sequence[bytes]) -> bytes:
     """On rank 0: for each rank the keys of its pieces that a lower rank has, too.
 
     Raises:
@@ -297,11 +308,11 @@ def spares(words: Sequence[bytes]) -> bytes:
             if box in boxes:
                 spare[-1].append(key)
             boxes.add(box)
-    _require([key for key, (of, boxes) in kept.items() if not is_tiled(of, sorted(boxes))])
+    _require_covered([key for key, (of, boxes) in kept.items() if not is_tiled(of, sorted(boxes))])
     return msgspec.msgpack.encode(spare)
 
 
-def _require(wrong: Sequence[str]) -> None:
+def _require_covered(wrong: Sequence[str]) -> None:
     if wrong:
         raise UsageError(
             f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, "
@@ -310,7 +321,7 @@ def _require(wrong: Sequence[str]) -> None:
         )
 
 
-def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
+def share_of_rank(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
     """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each
     other rank.
 
@@ -328,7 +339,7 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
     return found
 
 
-def own_tree(
+def tree_of_part(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
     """Return the tree for a part: none if it equals rank 0's;
@@ -356,7 +367,7 @@ def _members(tree: Any) -> list[tuple[str | None, bytes]]:
     return [(key, _digest(format.json_bytes(node))) for key, node in nodes]
 
 
-def _mark(block: Block, digest: str = "") -> bytes:
+def _comparison_digest(block: Block, digest: str = "") -> bytes:
     """Return a digest that is equal for equal leaves, and for pieces of the same whole leaf."""
     attrs = sorted((name, value) for name, value in block.attrs.items() if name not in _IGNORED)
     shape = () if "of" in block.attrs else tuple(block.shape)
@@ -367,5 +378,5 @@ def _digest(data: bytes) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def _total(block: Block) -> int:
+def _whole_item_count(block: Block) -> int:
     return math.prod(block.attrs["of"])

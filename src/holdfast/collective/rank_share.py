@@ -25,10 +25,10 @@ from ..store.parts import Part, own_key
 from ..store.shards import Shard, StagedState, StaleLink
 from ..store.sharing import FileLinker, UnchangedLeaves
 from ..threads import Hook, nothing
-from .division import Mine, WritePlan
+from .division import RankState, WritePlan
 
 
-class Seal(msgspec.Struct, frozen=True, array_like=True):
+class PartSeal(msgspec.Struct, frozen=True, array_like=True):
     """What a rank sends when its files are durable."""
 
     entry: PartEntry
@@ -37,7 +37,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     version: int = format.VERSION  # the lowest that expresses the part
 
 
-SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
+SEALS = msgspec.msgpack.Decoder(PartSeal)  # made here for the reason that `format` has
 
 
 class WrittenShare(NamedTuple):
@@ -59,7 +59,7 @@ class RankShare:
         self._changed: Collection[str] = ()
         self._passing: Collection[str] = ()
 
-    def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
+    def expected_shards(self, leaves: Mapping[str, Block]) -> list[Shard]:
         """The files for a snapshot: those that this rank writes if it writes the same leaves as
         before, and others.
         """
@@ -69,11 +69,11 @@ class RankShare:
             mine, taken=self._passing, prefix=parts.shard_prefix(self._rank)
         ) + shards.layout(rest)
 
-    def unchanged(self, mine: Mine, parent: str | None) -> UnchangedLeaves:
+    def find_unchanged(self, mine: RankState, parent: str | None) -> UnchangedLeaves:
         """Find the leaves that this rank wrote for the checkpoint `parent` and that have not
         changed since.
         """
-        names = mine.names(self._rank)
+        names = mine.part_keys(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
         return self._sharing.find_unchanged(
             {name: mine.blocks[key] for name, key in names.items()}, parent, digests
@@ -91,16 +91,16 @@ class RankShare:
         """Write all shards, but not the part.
         Link the files that are `unchanged`, as far as that is possible.
         """
-        links = self._taken_over(attempt, partial, plan, unchanged, before_each)
+        links = self._link_unchanged(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
         blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
         steady = {key for key in blocks if plan.keys[key] in unchanged.leaves}
         layout = shards.layout(
             blocks, steady, {link.name for link in links}, parts.shard_prefix(self._rank)
         )
-        files, leaves = _written(partial, layout, blocks, staged, before_each)
+        files, leaves = _write_shards(partial, layout, blocks, staged, before_each)
         _require_same(leaves, plan)
-        passing = _passing(layout, files, steady).union(link.name for link in links)
+        passing = _files_likely_unchanged(layout, files, steady).union(link.name for link in links)
         files |= {link.name: link.file for link in links}
         named = {name: leaf for link in links for name, leaf in link.leaves.items()}
         named |= {plan.keys[key]: leaf for key, leaf in leaves.items()}
@@ -109,13 +109,16 @@ class RankShare:
         return WrittenShare(
             Part(self._rank, files, named, plan.tree, plan.spare),
             named
-            | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
+            | {
+                key: _entry_without_file(staged.leaves[key], plan.digests[key])
+                for key in plan.elsewhere
+            },
             samples_of(pieces, pieces),
             {key for key in blocks if leaves[key].shard not in passing},
             passing,
         )
 
-    def _taken_over(
+    def _link_unchanged(
         self,
         attempt: Attempt,
         partial: Path,
@@ -134,7 +137,7 @@ class RankShare:
             self._sharing.link_files(attempt, links := [], partial)
         return links
 
-    def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
+    def note_committed(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
         """Note that the checkpoint is committed,
         so that the next one may link the files that this rank wrote.
         """
@@ -144,22 +147,24 @@ class RankShare:
         self._changed, self._passing = written.changed, written.passing
 
 
-def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3) -> Seal:
+def seal_part(
+    partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3
+) -> PartSeal:
     """Write a rank's part beside its shards. When this returns, both are durable."""
     data, name = parts.encode(part), format.part_file_name(part.rank)
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
     weights = parts.nonfinite_leaves(part)[: format.MOST_NAMES]
-    return Seal(entry, parts.file_entry(data, kind), weights, format.version_of(data))
+    return PartSeal(entry, parts.file_entry(data, kind), weights, format.version_of(data))
 
 
-def commit(
+def commit_parts(
     owner: CheckpointWriter,
     name: CheckpointName,
     facts: ManifestFields,
     partial: Path,
-    seals: Collection[Seal],
+    seals: Collection[PartSeal],
     tree: Any,
 ) -> Manifest:
     """Commit the checkpoint that consists of these durable parts."""
@@ -193,7 +198,7 @@ class PartWriter:
         layout = shards.layout(
             blocks, taken=set(self._files), prefix=parts.shard_prefix(self._rank)
         )
-        files, leaves = _written(
+        files, leaves = _write_shards(
             self.partial, layout, blocks, StagedState(None, blocks, layout), nothing
         )
         self._files |= files
@@ -202,12 +207,12 @@ class PartWriter:
             for key, leaf in leaves.items()
         }
 
-    def seal(self) -> Seal:
+    def seal(self) -> PartSeal:
         """Return the digests of what was written. When this returns, all of it is durable."""
-        return sealed(self.partial, Part(self._rank, self._files, self._leaves), ())
+        return seal_part(self.partial, Part(self._rank, self._files, self._leaves), ())
 
 
-def _written(
+def _write_shards(
     path: Path,
     layout: list[Shard],
     blocks: Mapping[str, Block],
@@ -228,7 +233,7 @@ def _written(
     return files, leaves
 
 
-def _passing(
+def _files_likely_unchanged(
     layout: Sequence[Shard], files: Mapping[str, FileEntry], steady: Collection[str]
 ) -> set[str]:
     """Names of the files that will probably be linked next time,
@@ -252,7 +257,7 @@ def _require_same(leaves: Mapping[str, LeafEntry], plan: WritePlan) -> None:
             )
 
 
-def _elsewhere(block: Block, digest: str) -> LeafEntry:
+def _entry_without_file(block: Block, digest: str) -> LeafEntry:
     """The entry of a leaf that another rank has written."""
     return LeafEntry(
         block.kind,

@@ -104,7 +104,10 @@ class CollectiveStore(Store):
         with uncollected():
             flat = tree.flatten(state, weights)
             staged = StagedState(
-                flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind
+                flat.tree,
+                flat.leaves,
+                self._share.expected_shards(flat.leaves),
+                kind=self.index.kind,
             )
         return staged if arena is None else staged.snapshot_in(arena)
 

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from .. import scan
-from ..collective.rank_share import PartWriter, Seal, commit
+from ..collective.rank_share import PartSeal, PartWriter, commit_parts
 from ..errors import HoldfastError, UsageError
 from ..pages import pieces
 from ..run.run import Run, require_outside
@@ -54,7 +54,7 @@ class _Report(NamedTuple):
     """What a rank sends to the coordinator after its writes."""
 
     # by part; without part 0, which is sealed after the objects of all ranks have arrived
-    seals: dict[int, Seal]
+    seals: dict[int, PartSeal]
     nodes: dict[str, Any]  # of objects that are not tensors, by their names in the plan
     blocks: dict[str, Any]  # their leaves, with bytes as data; the coordinator writes them
 
@@ -207,7 +207,7 @@ class Writer(StorageWriter):
         body = _tree(
             {paths.get(name, (name,)): nodes[name] for name in metadata.state_dict_metadata}
         )
-        commit(
+        commit_parts(
             self._owner,
             self._name,
             self._facts,
