@@ -32,7 +32,7 @@ from holdfast.supervise import submission, witness
 from hostile_stores import GOLDEN, mend, sealed
 
 for _framework in codec.LEAVES:  # a file may ask for these, and for no other: they are here before anybody watches
-    codec.adapter(_framework)
+    codec.import_adapter(_framework)
 
 Reader = Callable[[bytes, Path], object]
 

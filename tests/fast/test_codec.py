@@ -110,7 +110,7 @@ UNSOUND = """\
 
 def test_a_description_that_is_not_sound_is_damage():
     """Unknown kinds, object dtypes, shapes that do not fit the bytes: no other exception, and nothing is imported."""
-    codec.adapter("numpy")
+    codec.import_adapter("numpy")
     before = set(sys.modules)
     assert UNSOUND
     for changes in UNSOUND.splitlines():

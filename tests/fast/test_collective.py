@@ -283,7 +283,7 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     handles = Store(tmp_path).latest().handles()
     targets = {name: np.zeros((10, 6), np.int32, order="F") for name in handles}
     wanted = [(handles[name], Distant(_Scattered(target), target.nbytes)) for name, target in targets.items()]
-    codec.read_all(wanted)
+    codec.read_into_memory(wanted)
     assert all(np.array_equal(array, target) for target in targets.values())
 
 

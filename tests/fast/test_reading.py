@@ -479,14 +479,14 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
         lambda: torch.zeros(10, 10, dtype=torch.complex64).conj().imag,
     ]
     live = {name: kinds[int(name) % 3]() for name in expected}
-    real, batches = codec.read_all, []
+    real, batches = codec.read_into_memory, []
 
     def read_all(wanted):
         places = {tensor.data_ptr() for tensor in live.values()}
         batches.append(["distant" if isinstance(data, Distant) else address(data) in places for _, data in wanted])
         real(wanted)
 
-    monkeypatch.setattr(stored, "read_all", read_all)
+    monkeypatch.setattr(stored, "read_into_memory", read_all)
     monkeypatch.setattr(stored, "AROUND_BYTES", 1000)
     filling, versions = stored.TensorRestore(), {name: tensor._version for name, tensor in live.items()}
     for name, handle in store.latest().handles().items():
@@ -556,11 +556,11 @@ def test_what_lies_askew_is_read_instead(tmp_path):
     class Stored:
         key, kind, dtype, shape, attrs, size_bytes = "x", block.kind, block.dtype, block.shape, {}, 12
 
-    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
-    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+    assert codec.build_mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.build_mapped_leaf(Stored(), data[5:17]) is None
     Stored.kind = "numpy"
-    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
-    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+    assert codec.build_mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.build_mapped_leaf(Stored(), data[5:17]) is None
 
 
 @pytest.mark.usefixtures("_in_small_pieces")

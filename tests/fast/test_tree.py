@@ -398,7 +398,7 @@ def test_handles_stand_in_the_places_of_leaves_and_small_values_are_whole():
         return Kept(key, flat.leaves[key])
 
     back = tree.unflatten(flat.tree, handle)
-    assert codec.is_stored(back["a"])
+    assert codec.is_stored_leaf(back["a"])
     assert back["a"] is back["b"]
     assert len(asked) == len(set(asked))
     assert random.Random(3).random() == back["r"].random()

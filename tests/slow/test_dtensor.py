@@ -327,9 +327,9 @@ def test_what_is_read_around_its_place_is_little_at_a_time(tmp_path, monkeypatch
     """Leaves of which only a part is wanted exist twice for as long as it takes, and few of them at once."""
     wholes = {f"w{number}": WHOLE + number for number in range(5)}
     checkpoint = Store(tmp_path).save(wholes, step=1)
-    read, real = [], codec.read_all
+    read, real = [], codec.read_into_memory
     monkeypatch.setattr(stored, "AROUND_BYTES", 2 * WHOLE.nbytes)
-    monkeypatch.setattr(stored, "read_all", lambda wanted: (read.append(len(wanted)), real(wanted)))
+    monkeypatch.setattr(stored, "read_into_memory", lambda wanted: (read.append(len(wanted)), real(wanted)))
     for _ in each_rank((2,)):
         read.clear()
         tensors = {name: divided(torch.zeros_like(WHOLE), *MESHES["2"]) for name in wholes}

@@ -16,7 +16,7 @@ from ..errors import Damaged, DiskError, NotFound, UsageError
 from ..ranks import Ranks, giving
 from ..rules import Rule
 from ..state import tree
-from ..state.codec import uncollected
+from ..state.codec import without_garbage_collection
 from ..state.snapshot import Arena
 from ..store.attempt import Attempt, join_attempt
 from ..store.checkpoint import Checkpoint
@@ -101,7 +101,7 @@ class CollectiveStore(Store):
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
     ) -> StagedState:
         """As `Store.lay_out`, with the files that this rank will probably write."""
-        with uncollected():
+        with without_garbage_collection():
             flat = tree.flatten(state, weights)
             staged = StagedState(
                 flat.tree,

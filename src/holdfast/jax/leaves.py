@@ -15,7 +15,16 @@ import numpy as np
 
 from ..errors import Damaged, UsageError
 from ..pages import Data, Distant
-from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
+from ..state.codec import (
+    ITEMSIZE,
+    UNSOUND,
+    Block,
+    LeafReader,
+    Node,
+    PendingLeaf,
+    SharedBlock,
+    require_size,
+)
 from .shards import Shards
 
 # dtypes that JAX computes with, but cannot make from memory
@@ -24,7 +33,7 @@ _SMALL_BYTES = 64 << 10  # copying a smaller array is quicker than describing it
 _WEAK: dict[str, Any] = {"i": 0, "f": 0.0, "c": 0j}  # kinds of dtypes that Python's numbers have
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if isinstance(value, jax.Ref):
         raise UsageError("it is a reference, which changes in place: keep its content, ref[...]")
     if not isinstance(value, jax.Array):
@@ -44,12 +53,12 @@ def node(value: Any) -> Node | None:
     return None
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](*content)
 
 
-def shares(arrays: Sequence[Any]) -> list[Share]:
-    return [Share(_encode(array), {index: None}) for index, array in enumerate(arrays)]
+def group_into_blocks(arrays: Sequence[Any]) -> list[SharedBlock]:
+    return [SharedBlock(_encode(array), {index: None}) for index, array in enumerate(arrays)]
 
 
 def _encode(array: Any) -> Block:
@@ -65,24 +74,24 @@ def _data(array: Any) -> Data:
     return memory(np.array(array, order="C"))
 
 
-def blank(stored: LeafReader) -> Blank:
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
     host = empty(stored)
-    return Blank(memory(host), lambda: array_of(host, stored))
+    return PendingLeaf(memory(host), lambda: array_of(host, stored))
 
 
-def mapped(_: LeafReader, __: memoryview) -> None:
+def build_mapped(_: LeafReader, __: memoryview) -> None:
     """Build nothing over a file's map: JAX adopts memory only if it is aligned like its own."""
 
 
-def unfit(_: Any) -> str:
+def why_not_in_place(_: Any) -> str:
     return "JAX's arrays cannot be changed in place"
 
 
-def differing(_: Any, __: Any) -> list[str]:
+def list_differences(_: Any, __: Any) -> list[str]:
     return []
 
 
-def refill(_: Any, __: Any) -> bool:
+def refill_generator(_: Any, __: Any) -> bool:
     return False
 
 
@@ -116,7 +125,7 @@ def empty(stored: LeafReader) -> Any:
         if stored.dtype not in _DTYPES:
             raise TypeError(f"{stored.dtype!r} is no dtype")
         dtype = jax.numpy.dtype(stored.dtype)
-        checked_size(stored, dtype.itemsize)
+        require_size(stored, dtype.itemsize)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
     return np.empty(stored.shape, dtype)

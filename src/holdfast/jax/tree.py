@@ -204,7 +204,7 @@ def differing(live: Any, stored: Any) -> str:
     """Return why a stored leaf, read or not, cannot replace a live one; empty if it can."""
     if not is_array(live):
         return ""
-    if not (is_array(stored) or codec.is_stored(stored)):
+    if not (is_array(stored) or codec.is_stored_leaf(stored)):
         return f"a {type(stored).__name__} in the checkpoint, an array here" if live.ndim else ""
     if tuple(stored.shape) != tuple(live.shape):
         return f"shape {tuple(stored.shape)} in the checkpoint, {tuple(live.shape)} here"
@@ -229,14 +229,14 @@ def read(
         unread = {
             each.key: each
             for each in group.values()
-            if codec.is_stored(each) and each.key not in shared
+            if codec.is_stored_leaf(each) and each.key not in shared
         }
         of_jax = {key: leaves.empty(each) for key, each in unread.items() if each.kind == "jax"}
-        codec.read_all(
+        codec.read_into_memory(
             [(unread[key], leaves.memory(host)) for key, host in of_jax.items() if host.nbytes]
         )
         for name, each in group.items():
-            if not codec.is_stored(each):
+            if not codec.is_stored_leaf(each):
                 found[name] = _laid_out(
                     whole(each), live[name], places.wanted(name, live[name], first, then)
                 )
@@ -272,7 +272,7 @@ def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     groups: list[dict[str, Any]] = [{}]
     room = GROUP_BYTES
     for name, each in wanted.items():
-        size = each.size_bytes if codec.is_stored(each) else 0
+        size = each.size_bytes if codec.is_stored_leaf(each) else 0
         if size > room and groups[-1]:
             groups.append({})
             room = GROUP_BYTES

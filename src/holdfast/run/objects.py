@@ -253,5 +253,5 @@ OBJECTS = ObjectAdapters()
 def is_random(value: Any) -> bool:
     """Whether it is a random generator, also of a framework."""
     return is_generator(value) or (
-        type(value).__name__ == "Generator" and codec.framework(type(value)) is not None
+        type(value).__name__ == "Generator" and codec.framework_of(type(value)) is not None
     )

@@ -421,11 +421,11 @@ def _why_untrackable(name: str, target: Any) -> str:
     if kind in ATOMS or isinstance(target, _FIXED):
         has_objects = isinstance(target, tuple) and any(map(OBJECTS.has, target))
         return f", which cannot be changed in place: {'give a list' if has_objects else instead}"
-    framework = None if isinstance(target, type) else codec.framework(kind)
+    framework = None if isinstance(target, type) else codec.framework_of(kind)
     if framework is None:
         fields = f'name the attributes that change: state=dict({name}=Fields({name}, "...", "..."))'
         return f", without state_dict() and load_state_dict(): give it both, or {fields}"
-    why = str(codec.adapter(framework).unfit(target))
+    why = str(codec.import_adapter(framework).why_not_in_place(target))
     return f" and cannot be filled in place: {why}; or {instead}" if why else ""
 
 

@@ -156,7 +156,7 @@ def _references_besides(box: list[Any], ours: int) -> int:
 def _is_container_or_array(value: Any) -> bool:
     """Whether it is a container, an array or a tensor."""
     return type(value) in MUTABLE or (
-        codec.framework(type(value)) is not None and codec.is_leaf(value)
+        codec.framework_of(type(value)) is not None and codec.is_leaf(value)
     )
 
 

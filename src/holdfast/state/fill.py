@@ -93,7 +93,7 @@ class Fill:
             if self._is_anew(path, live):
                 _keep_factory(live, stored)
                 live = NOTHING
-            if codec.is_stored(stored) or codec.is_leaf(stored):
+            if codec.is_stored_leaf(stored) or codec.is_leaf(stored):
                 return self._leaf(live, stored)
             if self._has_other(live, stored):
                 _keep_factory(live, stored)
@@ -113,7 +113,7 @@ class Fill:
             Mismatch: live leaves share memory, and held different numbers when they were saved.
         """
         for name, wanted in self._pairs.items():
-            codec.adapter(name).fill(wanted)
+            codec.import_adapter(name).fill_in_place(wanted)
         self._require_apart()
         wanted_keys = [key for key in self._fresh if key not in self._homes]
         made = codec.decode_leaves([self._fresh[key] for key in wanted_keys])
@@ -124,7 +124,7 @@ class Fill:
     def _require_apart(self) -> None:
         """Check that live leaves which share memory still hold their own content."""
         placed = [
-            (*codec.adapter(name).span(live), live, stored)
+            (*codec.import_adapter(name).memory_span(live), live, stored)
             for name, wanted in self._pairs.items()
             for live, stored in wanted
         ]
@@ -233,23 +233,27 @@ class Fill:
         key = _key(stored)
         if key not in self._homes and id(live) not in self._filled:
             self._take(live, stored)
-        if codec.is_stored(stored):
+        if codec.is_stored_leaf(stored):
             self._fresh[key] = stored
             return lambda: self._homes[key] if key in self._homes else self._made[key]
         return lambda: self._homes.get(key, stored)
 
     def _take(self, live: Any, stored: Any) -> None:
         """Plan to fill the live leaf, if it fits."""
-        name = codec.framework(type(live))
-        module = None if name is None else codec.adapter(name)
-        if module is not None and not module.unfit(live) and not module.differing(live, stored):
+        name = codec.framework_of(type(live))
+        module = None if name is None else codec.import_adapter(name)
+        if (
+            module is not None
+            and not module.why_not_in_place(live)
+            and not module.list_differences(live, stored)
+        ):
             self._homes.setdefault(_key(stored), live)
             self._filled[id(live)] = live, stored
             self._pairs.setdefault(str(name), []).append((live, stored))
 
     def _container(self, path: str, live: Any, stored: Any) -> Act:
         kind = type(stored)
-        if codec.is_stored(stored):
+        if codec.is_stored_leaf(stored):
             return self._leaf(NOTHING, stored)
         planner = _PLANNERS.get(kind) or _uncommon(kind, live, stored)
         if planner is None:
@@ -402,7 +406,11 @@ def _generator(_: Fill, __: str, live: Any, stored: Any) -> Act:
             live.setstate(stored.getstate())
             return live
         return (
-            live if codec.adapter(str(codec.framework(type(live)))).refill(live, stored) else stored
+            live
+            if codec.import_adapter(str(codec.framework_of(type(live)))).refill_generator(
+                live, stored
+            )
+            else stored
         )
 
     return act
@@ -431,17 +439,21 @@ def _uncommon(kind: type, live: Any, stored: Any) -> _Planner | None:
             if live is stored or not frozen
             else lambda fill, path, _, new: _record(fill, path, new, new)
         )
-    return _generator if codec.framework(kind) is not None else None
+    return _generator if codec.framework_of(kind) is not None else None
 
 
 def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
     """Why a container or leaf that cannot be replaced cannot receive the stored value."""
-    name = codec.framework(type(live))
-    if name is not None and (codec.is_stored(stored) or codec.is_leaf(stored)):
-        yield from (f"{path}: {line}" for line in codec.adapter(name).differing(live, stored))
+    name = codec.framework_of(type(live))
+    if name is not None and (codec.is_stored_leaf(stored) or codec.is_leaf(stored)):
+        yield from (
+            f"{path}: {line}" for line in codec.import_adapter(name).list_differences(live, stored)
+        )
     elif type(live) is not _kind(stored):
         there = (
-            f"a {stored.kind} leaf" if codec.is_stored(stored) else f"a {_kind(stored).__name__}"
+            f"a {stored.kind} leaf"
+            if codec.is_stored_leaf(stored)
+            else f"a {_kind(stored).__name__}"
         )
         yield f"{path}: {there} in the checkpoint, a {type(live).__name__} here"
 
@@ -451,9 +463,11 @@ def _kind(stored: Any) -> type:
 
 
 def _require_same(live: Any, stored: Any) -> None:
-    wanted = codec.decode_leaf(stored) if codec.is_stored(stored) else stored
+    wanted = codec.decode_leaf(stored) if codec.is_stored_leaf(stored) else stored
     if not same(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
-        where = repr(stored.key) if codec.is_stored(stored) else f"of shape {tuple(stored.shape)}"
+        where = (
+            repr(stored.key) if codec.is_stored_leaf(stored) else f"of shape {tuple(stored.shape)}"
+        )
         raise Mismatch(
             f"the leaf {where} shares memory with another one here, "
             "and did not when it was saved: copy it, or make it "
@@ -463,7 +477,7 @@ def _require_same(live: Any, stored: Any) -> None:
 
 def _key(stored: Any) -> Any:
     """The identity of a stored leaf, read or not."""
-    return stored.key if codec.is_stored(stored) else id(stored)
+    return stored.key if codec.is_stored_leaf(stored) else id(stored)
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -472,7 +486,7 @@ def alike(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other):
         return False
-    if codec.is_stored(one):
+    if codec.is_stored_leaf(one):
         return bool(one.key == other.key)
     if isinstance(one, dict):
         return list(one) == list(other) and all(map(alike, one.values(), other.values()))

@@ -53,7 +53,7 @@ def refill(live: Any, stored: Any) -> None:
     if type(live) is type(stored) is random.Random:
         live.setstate(stored.getstate())
     elif type(live) is type(stored):
-        codec.adapter(str(codec.framework(type(live)))).refill(live, stored)
+        codec.import_adapter(str(codec.framework_of(type(live)))).refill_generator(live, stored)
 
 
 def _is_generator(value: Any) -> bool:

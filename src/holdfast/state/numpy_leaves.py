@@ -15,14 +15,14 @@ from ..pages import Data, Distant, slabs
 from .codec import (
     ITEMSIZE,
     UNSOUND,
-    Blank,
     Block,
     LeafReader,
     Node,
-    Share,
-    checked_size,
-    is_stored,
-    read_all,
+    PendingLeaf,
+    SharedBlock,
+    is_stored_leaf,
+    read_into_memory,
+    require_size,
 )
 
 # NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16,
@@ -43,7 +43,7 @@ BIT_GENERATORS: Mapping[str, Any] = {
 }
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if type(value) is np.ndarray:
         dtype_json(value.dtype)
         return None
@@ -64,12 +64,12 @@ def node(value: Any) -> Node | None:
     raise UsageError("only plain arrays are saved: numpy.asarray(it) is one")
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](content)
 
 
-def shares(arrays: Sequence[Any]) -> list[Share]:
-    return [Share(_encode(array), {index: None}) for index, array in enumerate(arrays)]
+def group_into_blocks(arrays: Sequence[Any]) -> list[SharedBlock]:
+    return [SharedBlock(_encode(array), {index: None}) for index, array in enumerate(arrays)]
 
 
 def _encode(array: Any) -> Block:
@@ -87,7 +87,7 @@ def _data(array: Any) -> Data:
     return Distant(_Scattered(array), array.nbytes)
 
 
-def unfit(live: Any) -> str:
+def why_not_in_place(live: Any) -> str:
     if type(live) is np.random.SeedSequence:
         return ""
     if type(live) is not np.ndarray:
@@ -104,7 +104,7 @@ def unfit(live: Any) -> str:
     )
 
 
-def differing(live: Any, stored: Any) -> list[str]:
+def list_differences(live: Any, stored: Any) -> list[str]:
     here = _facts(live)
     if here is None:
         return ["an array in the checkpoint, none here"]
@@ -119,7 +119,7 @@ def differing(live: Any, stored: Any) -> list[str]:
 
 def _facts(array: Any) -> tuple[Any, ...] | None:
     """The facts in which two arrays, read or not, must agree."""
-    if not is_stored(array):
+    if not is_stored_leaf(array):
         return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
     named = (
         (array.dtype, array.attrs.get("dtype"))
@@ -129,14 +129,16 @@ def _facts(array: Any) -> tuple[Any, ...] | None:
     return (*named, tuple(array.shape))
 
 
-def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
-    read_all([(stored, _data(live)) for live, stored in pairs if is_stored(stored) and live.nbytes])
+def fill_in_place(pairs: Sequence[tuple[Any, Any]]) -> None:
+    read_into_memory(
+        [(stored, _data(live)) for live, stored in pairs if is_stored_leaf(stored) and live.nbytes]
+    )
     for live, stored in pairs:
-        if not is_stored(stored) and live is not stored:
+        if not is_stored_leaf(stored) and live is not stored:
             np.copyto(live, stored)
 
 
-def span(live: Any) -> tuple[int, int]:
+def memory_span(live: Any) -> tuple[int, int]:
     start = stop = live.__array_interface__["data"][0]
     if live.size:
         for step, extent in zip(live.strides, live.shape, strict=True):
@@ -145,7 +147,7 @@ def span(live: Any) -> tuple[int, int]:
     return start, stop
 
 
-def forms(rows: list[Any]) -> list[Any] | None:
+def stacking_forms(rows: list[Any]) -> list[Any] | None:
     """What has to be equal in arrays, or NumPy's numbers,
     that are stacked; None if some cannot be.
     """
@@ -164,23 +166,23 @@ def _is_plain(dtype: Any) -> bool:
     return dtype.name in PLAIN and dtype.isnative
 
 
-def identities(arrays: list[Any]) -> list[Any]:
+def memory_identities(arrays: list[Any]) -> list[Any]:
     return list(map(id, arrays))
 
 
-def column(values: list[Any], dtype: str | None) -> Any:
+def column_array(values: list[Any], dtype: str | None) -> Any:
     return np.array(values, dtype)
 
 
-def stacked(rows: list[Any]) -> Any:
+def stack(rows: list[Any]) -> Any:
     return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
 
 
-def unstacked(array: Any) -> list[Any]:
+def unstack(array: Any) -> list[Any]:
     return [each.copy() for each in array]
 
 
-def lives(live: Any) -> Callable[[], bool]:
+def memory_watcher(live: Any) -> Callable[[], bool]:
     while isinstance(live.base, np.ndarray):
         live = live.base
     if live.base is not None:  # other memory, which somebody holds
@@ -189,7 +191,7 @@ def lives(live: Any) -> Callable[[], bool]:
     return lambda: reference() is not None
 
 
-def refill(live: Any, stored: Any) -> bool:
+def refill_generator(live: Any, stored: Any) -> bool:
     if type(live) is type(stored) is np.random.RandomState:
         live.set_state(_legacy_state(stored))
         return True
@@ -270,15 +272,15 @@ def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
     """Return an array as `stored` describes it, over `data` or in fresh memory."""
     try:
         dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
-        checked_size(stored, dtype.itemsize)
+        require_size(stored, dtype.itemsize)
         return np.ndarray(stored.shape, dtype, data)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
 
 
-def blank(stored: LeafReader) -> Blank:
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
     array = _array(stored)
-    return Blank(
+    return PendingLeaf(
         _memory(array),
         lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array,
     )
@@ -290,7 +292,7 @@ def _in_fortran_order(array: Any) -> Any:
     return np.asfortranarray(array.view(np.dtype((np.void, array.itemsize)))).view(array.dtype)
 
 
-def mapped(stored: LeafReader, data: memoryview) -> Any:
+def build_mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
     array = _array(stored, data)

@@ -29,14 +29,14 @@ class _First:
     """The object that stood in a place. It is not kept alive."""
 
     def __init__(self, value: Any, *, shared: bool) -> None:
-        name = codec.framework(type(value))
+        name = codec.framework_of(type(value))
         try:
             self._refer: Any = weakref.ref(value)
         except TypeError:  # a list or a dict
             self._refer = None
         self._identity = id(value)
         self._is_shared = shared  # other holders of a list or a dict are assumed to remain
-        self._memory = None if name is None else codec.adapter(name).lives(value)
+        self._memory = None if name is None else codec.import_adapter(name).memory_watcher(value)
 
     def stands(self, value: Any) -> bool:
         return id(value) == self._identity if self._refer is None else self._refer() is value
@@ -167,8 +167,12 @@ def _can_be_filled(value: Any) -> bool:
         return True
     if is_dataclass(kind):
         return not kind.__dataclass_params__.frozen
-    name = codec.framework(kind)
-    return name is not None and codec.is_leaf(value) and not codec.adapter(name).unfit(value)
+    name = codec.framework_of(kind)
+    return (
+        name is not None
+        and codec.is_leaf(value)
+        and not codec.import_adapter(name).why_not_in_place(value)
+    )
 
 
 def _counted(pairs: list[tuple[str, Any]]) -> list[int]:

@@ -186,12 +186,12 @@ class Packer:
         )
 
     def _arrays(self, rows: list[Any], kind: type, name: str, depth: int) -> dict[str, Any]:
-        framework = codec.framework(kind)
+        framework = codec.framework_of(kind)
         if framework is None:
             raise _Unfit
         forms = (
-            codec.adapter(framework).forms(rows)
-            if hasattr(codec.adapter(framework), "forms")
+            codec.import_adapter(framework).stacking_forms(rows)
+            if hasattr(codec.import_adapter(framework), "stacking_forms")
             else None
         )
         if forms is None:
@@ -202,7 +202,9 @@ class Packer:
             # a module's state, perhaps, which its adapter reads
             if framework == "torch" and self._in_dicts:
                 raise _Unfit
-            ids = dict(zip(codec.adapter(framework).identities(rows), rows, strict=True))
+            ids = dict(
+                zip(codec.import_adapter(framework).memory_identities(rows), rows, strict=True)
+            )
             if (
                 len(ids) != len(rows)
                 or rows[0].nbytes > _MOST_BYTES
@@ -210,7 +212,7 @@ class Packer:
             ):
                 raise _Unfit
             self.arrays |= ids
-            return self._leaf(codec.adapter(framework).stacked(rows), framework, name)  # type: ignore[no-any-return]
+            return self._leaf(codec.import_adapter(framework).stack(rows), framework, name)  # type: ignore[no-any-return]
         return {"scalars": self._leaf(_array(rows), "numpy", name)}
 
     def _mixed(self, rows: list[Any], forms: list[Any], name: str, depth: int) -> dict[str, Any]:
@@ -287,8 +289,8 @@ class Unpacker:
     def _stacked(self, key: Any, count: int) -> list[Any]:
         array = self._leaf(key)
         _require(array.ndim > 1 and len(array) == count)
-        module = codec.adapter(str(codec.framework(type(array))))
-        return list(module.unstacked(array))
+        module = codec.import_adapter(str(codec.framework_of(type(array))))
+        return list(module.unstack(array))
 
     def _column(self, node: Any, count: int | None = None) -> Any:
         _require(type(node) is dict and len(node) == 1 and "leaf" in node)
@@ -379,10 +381,10 @@ def _require(holds: bool) -> None:
         raise Damaged("the tree's rows contradict themselves")
 
 
-def _registered(kind: type) -> codec.Registered | None:
+def _registered(kind: type) -> codec.RegisteredType | None:
     found = codec.REGISTERED.get(codec.type_name(kind)) if codec.REGISTERED else None
     return found if found is not None and found.kind is kind else None
 
 
 def _array(values: list[Any], dtype: str | None = None) -> Any:
-    return codec.adapter("numpy").column(values, dtype)
+    return codec.import_adapter("numpy").column_array(values, dtype)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import Damaged, HoldfastError
-from .codec import UNSOUND, is_stored
+from .codec import UNSOUND, is_stored_leaf
 
 T = TypeVar("T")
 MOST = 10**18
@@ -70,7 +70,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(is_plain, value))
     return (
-        not is_stored(value)
+        not is_stored_leaf(value)
         and getattr(value, "shape", ()) == ()
         and (not isinstance(value, int) or is_number(value))
     )

@@ -58,7 +58,7 @@ def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
     """
-    with enough_stack(), codec.uncollected():
+    with enough_stack(), codec.without_garbage_collection():
         flattener, tree = _walked(state, weights, first=first)
         leaves = flattener.blocks()
         return Flat(tree, leaves, frozenset(flattener.viewed))
@@ -199,11 +199,11 @@ class _Flattener:
             if test(kind):
                 self.types.add(kind)
                 return walker
-        framework = codec.framework(kind)
+        framework = codec.framework_of(kind)
         return (
             _Flattener.refuse
             if framework is None
-            else _asking(codec.adapter(framework).node, framework)
+            else _asking(codec.import_adapter(framework).encode_node, framework)
         )
 
     def leaf(self, value: Any, kind: str) -> dict[str, Any]:
@@ -229,11 +229,11 @@ class _Flattener:
         """Return the leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares(found.values):
+            for share in codec.group_into_blocks(found.values):
                 self._settle(share, found, blocks)
         return blocks
 
-    def _settle(self, share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
+    def _settle(self, share: codec.SharedBlock, found: _Found, blocks: dict[str, Block]) -> None:
         """Give a block its key, and write it to the nodes of the leaves in it."""
         places = share.places
         first = found.keys[min(places)]
@@ -286,7 +286,9 @@ class _Flattener:
         """
         for kind, found in self._found.items() if self._packed else ():
             identities = (
-                getattr(codec.adapter(kind), "identities", None) if kind in codec.LEAVES else None
+                getattr(codec.import_adapter(kind), "memory_identities", None)
+                if kind in codec.LEAVES
+                else None
             )
             if identities is not None and not self._packed.keys().isdisjoint(
                 identities(found.values)

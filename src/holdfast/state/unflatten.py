@@ -156,7 +156,7 @@ class _Unflattener:
         value = self.whole(type(self).read, content)
         if self.placeholders and (
             tag in codec.TAGS
-            or any(map(codec.is_stored, value if type(value) is list else [value]))
+            or any(map(codec.is_stored_leaf, value if type(value) is list else [value]))
         ):
             return self._placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
         return _made(tag, value)
@@ -182,7 +182,7 @@ class _Unflattener:
                 raise Damaged(
                     f"the tree refers to the leaf {_shown(key)}, which does not exist"
                 ) from error
-        if not self._whole or not codec.is_stored(found):
+        if not self._whole or not codec.is_stored_leaf(found):
             self._unread += hasattr(found, "read_into")  # its size may lie with another rank
             return found
         if key not in self._decoded:
@@ -224,10 +224,10 @@ class _Unflattener:
         made = Packed(
             kind, most, sum(counts), partial(self._rows, parts, dict(zip(keys, found, strict=True)))
         )
-        return made if any(map(codec.is_stored, found)) else made.whole()
+        return made if any(map(codec.is_stored_leaf, found)) else made.whole()
 
     def _rows(self, parts: list[Any], leaves: dict[str, Any]) -> list[Any]:
-        stored = {key: leaf for key, leaf in leaves.items() if codec.is_stored(leaf)}
+        stored = {key: leaf for key, leaf in leaves.items() if codec.is_stored_leaf(leaf)}
         arrays = leaves | dict(zip(stored, codec.decode_leaves([*stored.values()]), strict=True))
 
         def leaf(key: Any) -> Any:
@@ -236,7 +236,7 @@ class _Unflattener:
             return arrays[key]
 
         unpacker = Unpacker(leaf, self.read, self._named)
-        with _sound("packed"), codec.uncollected():
+        with _sound("packed"), codec.without_garbage_collection():
             return [row for part in parts for row in self._part(unpacker, part)]
 
     def _part(self, unpacker: Unpacker, part: Any) -> list[Any]:
@@ -299,7 +299,7 @@ _CONTENTS: dict[str, Callable[[_Unflattener, Any], Any]] = {
 }
 
 
-def _custom(registered: codec.Registered, value: Any) -> Any:
+def _custom(registered: codec.RegisteredType, value: Any) -> Any:
     try:
         return registered.decode(value)
     except Exception as error:
@@ -408,7 +408,11 @@ _MAKE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _made(tag: str, content: Any) -> Any:
-    make = MAKERS[tag] if tag in MAKERS else partial(codec.adapter(codec.TAGS[tag]).value, tag)
+    make = (
+        MAKERS[tag]
+        if tag in MAKERS
+        else partial(codec.import_adapter(codec.TAGS[tag]).decode_node, tag)
+    )
     with _sound(tag):
         return make(content)
 

@@ -238,7 +238,7 @@ class Checkpoint:
         """The state's top-level keys if it is a mapping with string keys."""
         return list(top_members(self.tree) or ())
 
-    @codec.uncollected()
+    @codec.without_garbage_collection()
     def handles(
         self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False
     ) -> Any:
@@ -250,7 +250,7 @@ class Checkpoint:
             self._part_node(part), self.leaf, types=types, placeholders=placeholders
         )
 
-    @codec.uncollected()
+    @codec.without_garbage_collection()
     def load(
         self,
         part: str | None = None,
@@ -454,7 +454,7 @@ def _map_leaves(stored: Iterable[Stored]) -> dict[str, Any]:
         value = (
             None
             if data is None
-            else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
+            else codec.build_mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
         )
         if value is not None:
             found[leaf.key] = value

@@ -15,7 +15,7 @@ from ..errors import NotFound, UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Rule, Whole
 from ..state import tree
-from ..state.codec import uncollected
+from ..state.codec import without_garbage_collection
 from ..state.snapshot import Arena
 from ..threads import Hook, nothing
 from . import divided, format, html, pins, pruning, shards
@@ -194,7 +194,7 @@ class Store(CheckpointWriter):
             with self.ranks.together(f"state of step {step}"):
                 return self.stage(state)
 
-        with uncollected():  # until this ends, the collector would visit `staged`
+        with without_garbage_collection():  # until this ends, the collector would visit `staged`
             return self.commit(
                 staged(), step=step, facts=facts or ManifestFields(metrics=metrics or {}, note=note)
             )
@@ -219,7 +219,7 @@ class Store(CheckpointWriter):
         """As `stage`, but the caller copies the snapshot into the arena later.
         `commit` waits for that.
         """
-        with uncollected():
+        with without_garbage_collection():
             flat = tree.flatten(state, weights)
             unchanged = self.sharing.find_unchanged(flat.leaves, self.parent)
             linked, links = unchanged.linked_keys, unchanged.links
@@ -278,7 +278,7 @@ class Store(CheckpointWriter):
         """
         self.sharing.reread_when_linking()
 
-    @uncollected()
+    @without_garbage_collection()
     def commit(
         self,
         staged: StagedState,

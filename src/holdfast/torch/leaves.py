@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import UNSOUND, Blank, Block, LeafReader, Node, Share
+from ..state.codec import UNSOUND, Block, LeafReader, Node, PendingLeaf, SharedBlock
 from . import pieces
 from .items import Now, data, memory, window
 from .stored import DTYPES, TensorRestore, are_sizes, checked, empty, is_dense
@@ -23,7 +23,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLAIN = (torch.Tensor, Parameter)
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if isinstance(value, torch.Tensor):
         reason = _refusal(value)
         if reason:
@@ -63,24 +63,24 @@ def _refusal(tensor: torch.Tensor) -> str:
     return "its storage has been freed: gather it first" if freed else ""
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](content)
 
 
-def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
+def group_into_blocks(tensors: Sequence[torch.Tensor]) -> list[SharedBlock]:
     """Return one block for each tensor, one for all tied tensors,
     and one flat block for views that overlap.
     """
-    found: list[Share | None] = [None] * len(tensors)
+    found: list[SharedBlock | None] = [None] * len(tensors)
     now = Now()
     for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
         found[group[0]] = _share(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
 
-def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
+def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> SharedBlock:
     if len(members) == 1 or len({_layout(tensor) for tensor in members}) == 1:
-        return Share(_encode(members, now), dict.fromkeys(group))
+        return SharedBlock(_encode(members, now), dict.fromkeys(group))
     if any(map(pieces.is_dtensor, members)):
         raise UsageError("a DTensor shares its memory with a tensor of another layout: clone one")
     return _flat(group, members, now)
@@ -165,7 +165,7 @@ def _device(tensor: torch.Tensor) -> dict[str, str]:
     return {} if tensor.is_cpu else {"device": str(tensor.device)}
 
 
-def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
+def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> SharedBlock:
     """Return the bytes from the first to the last that any member uses,
     and each member as a view of them.
     """
@@ -190,7 +190,7 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Sh
     whole = _raw(members, start, stop, now)
     if pad:
         whole = memoryview(bytes(pad) + bytes(whole))
-    return Share(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
+    return SharedBlock(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
 
 
 def _raw(members: Sequence[torch.Tensor], start: int, stop: int, now: Now) -> Data:
@@ -207,13 +207,13 @@ def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def blank(stored: LeafReader) -> Blank:
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
     tensor = empty(stored, torch.device("cpu"))  # if memory is short this fails: no damage
     held = memory(tensor) if tensor.is_contiguous() else data(tensor, Now())
-    return Blank(held, lambda: _dressed(tensor, stored))
+    return PendingLeaf(held, lambda: _dressed(tensor, stored))
 
 
-def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
+def build_mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
     dtype, stride = checked(stored)
     if stride is not None or not data:
         return None
@@ -225,7 +225,7 @@ def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
     )
 
 
-def unfit(live: Any) -> str:
+def why_not_in_place(live: Any) -> str:
     if not isinstance(live, torch.Tensor):
         return "it is no tensor"
     if live.grad_fn is not None:
@@ -242,13 +242,13 @@ def unfit(live: Any) -> str:
     )
 
 
-def differing(live: Any, stored: Any) -> list[str]:
+def list_differences(live: Any, stored: Any) -> list[str]:
     if not isinstance(live, torch.Tensor):
         return ["a tensor in the checkpoint, none here"]
     return [line.removeprefix(": ") for line in tensors_differing("", stored, live)]
 
 
-def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
+def fill_in_place(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
     filling = TensorRestore()
     for live, stored in pairs:
         if live is not stored:
@@ -256,12 +256,12 @@ def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
     filling.run()
 
 
-def span(live: Any) -> tuple[int, int]:
+def memory_span(live: Any) -> tuple[int, int]:
     held = pieces.local(live)
     return held.data_ptr(), held.data_ptr() + (_span_bytes(held) if held.numel() else 0)
 
 
-def forms(rows: list[Any]) -> list[Any] | None:
+def stacking_forms(rows: list[Any]) -> list[Any] | None:
     return [(each.dtype, each.shape) for each in rows] if all(map(_can_be_stacked, rows)) else None
 
 
@@ -277,27 +277,27 @@ def _can_be_stacked(tensor: Any) -> bool:
     )
 
 
-def identities(tensors: list[Any]) -> list[Any]:
+def memory_identities(tensors: list[Any]) -> list[Any]:
     """Of their memory: two tensors may share it."""
     return [("torch", pieces.local(each).untyped_storage().data_ptr()) for each in tensors]
 
 
-def stacked(rows: list[torch.Tensor]) -> torch.Tensor:
+def stack(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def unstacked(tensor: torch.Tensor) -> list[torch.Tensor]:
+def unstack(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [each.clone() for each in tensor.unbind()]
 
 
-def lives(live: Any) -> Callable[[], bool]:
+def memory_watcher(live: Any) -> Callable[[], bool]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     reference: Any = StorageWeakRef(pieces.local(live).untyped_storage())  # type: ignore[no-untyped-call]
     return lambda: not reference.expired()
 
 
-def refill(live: Any, stored: Any) -> bool:
+def refill_generator(live: Any, stored: Any) -> bool:
     if (
         type(live) is not torch.Generator
         or type(stored) is not torch.Generator

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
-from ..state.codec import uncollected
+from ..state.codec import without_garbage_collection
 from ..state.fill import whole
 from ..state.places import Members
 from . import entered, modules, optimizers, schedulers
@@ -55,7 +55,7 @@ def capture(target: Any) -> Any:
     return _kind(target).capture(target)
 
 
-@uncollected()
+@without_garbage_collection()
 def differences(target: Any, stored: Any) -> list[str]:
     """Return one line for each difference between checkpoint and object;
     changes and reads nothing.
@@ -64,7 +64,7 @@ def differences(target: Any, stored: Any) -> list[str]:
     return lines
 
 
-@uncollected()
+@without_garbage_collection()
 def restore(target: Any, stored: Any) -> None:
     """Restore the stored state into the live object.
 

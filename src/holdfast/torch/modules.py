@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import UsageError
-from ..state.codec import is_stored
+from ..state.codec import is_stored_leaf
 from ..state.fill import whole
 from ..state.places import Members
 from ..state.sound import Whole, shaped
@@ -434,6 +434,6 @@ def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
             (tensor.device, local(tensor).data_ptr(), facts(tensor), tensor.stride()), name
         )
         one, two = there.get(other), there.get(name)
-        if is_stored(one) and is_stored(two) and one.key != two.key:
+        if is_stored_leaf(one) and is_stored_leaf(two) and one.key != two.key:
             lines.append(f"{name}: on its own in the checkpoint, tied to {other} here")
     return lines

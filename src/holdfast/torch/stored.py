@@ -9,7 +9,14 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..errors import Damaged, Mismatch
-from ..state.codec import ITEMSIZE, ML_DTYPES, LeafReader, checked_size, is_stored, read_all
+from ..state.codec import (
+    ITEMSIZE,
+    ML_DTYPES,
+    LeafReader,
+    is_stored_leaf,
+    read_into_memory,
+    require_size,
+)
 from . import pieces
 from .items import Now, data, memory
 
@@ -28,7 +35,7 @@ class TensorFacts(NamedTuple):
 
 
 def is_stored_tensor(value: object) -> TypeGuard[LeafReader]:
-    return getattr(value, "kind", None) == "torch" and is_stored(value)
+    return getattr(value, "kind", None) == "torch" and is_stored_leaf(value)
 
 
 def facts(value: object) -> TensorFacts | None:
@@ -55,7 +62,7 @@ def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
     dtype = DTYPES.get(stored.dtype)
     if dtype is None:
         raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
-    checked_size(stored, dtype.itemsize)
+    require_size(stored, dtype.itemsize)
     stride: list[int] | None = stored.attrs.get("stride")
     if stride is not None and not (
         are_sizes(stride) and len(stride) == len(stored.shape) and is_dense(stored.shape, stride)
@@ -133,7 +140,7 @@ class TensorRestore:
         of the others, few exist twice at a time.
         """
         now = Now()
-        read_all(
+        read_into_memory(
             [(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()]
         )
         parts = [*self._parts.values()]
@@ -158,7 +165,7 @@ def _fill(parts: list[list[pieces.Cut]]) -> None:
     """Read each leaf whole, because its digest covers all of it, and copy the requested items."""
     leaves = [cuts[0].stored for cuts in parts]
     wholes = [torch.empty(tuple(leaf.shape), dtype=DTYPES[leaf.dtype]) for leaf in leaves]
-    read_all([(leaf, memory(whole)) for leaf, whole in zip(leaves, wholes, strict=True)])
+    read_into_memory([(leaf, memory(whole)) for leaf, whole in zip(leaves, wholes, strict=True)])
     with torch.no_grad():
         for whole, cuts in zip(wholes, parts, strict=True):
             for cut in cuts:

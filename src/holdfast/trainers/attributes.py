@@ -105,7 +105,7 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
         return known and all(
             _is_plain(key) and _is_plain(each, inside) for key, each in value.items()
         )
-    if kind.__name__ in _GENERATORS and codec.framework(kind) is not None:
+    if kind.__name__ in _GENERATORS and codec.framework_of(kind) is not None:
         return True
     if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":
         return not (value.is_sparse or value.is_meta)
