@@ -16,7 +16,7 @@ from holdfast.errors import Mismatch, NotFound, UsageError
 from holdfast.pages import pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
-from holdfast.state.captured import captured
+from holdfast.state.captured import capture_objects
 from holdfast.store import format
 from subjects import asked_of
 from toy import Cut, events
@@ -527,7 +527,7 @@ def outcome(path, *, cut=None, spoil=lambda variables: None):
                     body(run, step)
                 if step == cut:
                     raise Cut
-            flat = tree.flatten(captured({"state": state, "vars": run.vars.state_dict()}, OBJECTS))
+            flat = tree.flatten(capture_objects({"state": state, "vars": run.vars.state_dict()}, OBJECTS))
             assert state["shared-seen"] is state["shared-again"] is state["shared-inside"]["seen"]
     except Cut:
         return None

@@ -15,14 +15,14 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from ..errors import UsageError
-from ..state.captured import Attributes
+from ..state.captured import AttributeSet
 from .live import inside
 
 _TRIED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
 _COUNTED = ("iteration", "end_of_dataloader", "remainder")  # by a prepared loader
 
 
-def members(target: object) -> Attributes | None:
+def members(target: object) -> AttributeSet | None:
     """Return the parts of `target` that are saved one by one, if it is an Accelerator.
 
     Raises:
@@ -47,7 +47,7 @@ def members(target: object) -> Attributes | None:
     return Members(target)
 
 
-class Members(Attributes):
+class Members(AttributeSet):
     """The objects of an Accelerator, which restore themselves, and the rest."""
 
     keeps_gradients = True
@@ -69,7 +69,7 @@ class Members(Attributes):
             "rest": self._rest,
         }
 
-    def put(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: Any) -> None:
         """Refuse every value that the checkpoint would set.
 
         Raises:

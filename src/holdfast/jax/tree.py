@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..state import codec
-from ..state.fill import whole
+from ..state.fill import read_whole
 from . import leaves, places
 from .outline import Outline, changes
 
@@ -238,7 +238,7 @@ def read(
         for name, each in group.items():
             if not codec.is_stored_leaf(each):
                 found[name] = _laid_out(
-                    whole(each), live[name], places.wanted(name, live[name], first, then)
+                    read_whole(each), live[name], places.wanted(name, live[name], first, then)
                 )
                 continue
             if each.key not in shared:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from ..errors import UsageError
-from ..state.fill import whole
+from ..state.fill import read_whole
 from .state import Optimizer
 
 
@@ -26,7 +26,7 @@ def differences(_: Optimizer, __: Any) -> list[str]:
 
 
 def restore(target: Optimizer, stored: Any) -> None:
-    target.load_state_dict(whole(stored))
+    target.load_state_dict(read_whole(stored))
 
 
 def overridden_options(target: Optimizer, stored: Any) -> list[str]:

@@ -17,7 +17,7 @@ from keras.src.utils import file_utils
 from ..errors import Mismatch, UsageError
 from ..run.settings import run_dir
 from ..run.tracked import digest_state
-from ..state.fill import filled
+from ..state.fill import restore_value
 from ..terminal import warn
 from ..trainers.training import Training, remembered
 from .board import DIRECTORIES, BoardFiles
@@ -90,7 +90,9 @@ class ChangedAttributes:
             # in place: the script may have given the callback a list of its own
             if not name.startswith(_KERAS):
                 setattr(
-                    self.target, name, filled(vars(self.target).get(name), copy.deepcopy(value))
+                    self.target,
+                    name,
+                    restore_value(vars(self.target).get(name), copy.deepcopy(value)),
                 )
                 continue
             here = getattr(self.target, name.removeprefix(_KERAS), None)

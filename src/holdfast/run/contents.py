@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 
 import msgspec
 
-from ..state.captured import ATOMS, Attributes
+from ..state.captured import ATOMS, AttributeSet
 from .objects import OBJECTS, is_generator, is_random
 from .tracked import Tracked, framework_modules
 from .visible import is_array, is_module
@@ -203,7 +203,9 @@ class UnsavedAttributes(msgspec.Struct):
             )
 
     def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
-        tracked = [each for each in self._tracked.objects.values() if isinstance(each, Attributes)]
+        tracked = [
+            each for each in self._tracked.objects.values() if isinstance(each, AttributeSet)
+        ]
         known = {(id(each.target), name) for each in tracked for name in each.names}
         inside = self._tracked.self_restoring_objects()
         held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}

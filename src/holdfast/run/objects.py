@@ -14,8 +14,8 @@ from weakref import WeakSet
 from ..errors import NotFound
 from ..legible import of_key
 from ..state import codec
-from ..state.captured import ATOMS, MUTABLE, Attributes
-from ..state.fill import whole
+from ..state.captured import ATOMS, MUTABLE, AttributeSet
+from ..state.fill import read_whole
 from ..state.places import Members
 from ..state.sound import sound
 from ..store.checkpoint import Checkpoint
@@ -162,7 +162,7 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
         Damaged: it is the state of no such generator.
     """
     with sound("a generator's state"):
-        stored = whole(stored)
+        stored = read_whole(stored)
         if isinstance(generator, random.Random):
             if type(generator).setstate is random.Random.setstate:
                 random.Random().setstate(stored["random"])  # noqa: S311
@@ -188,7 +188,7 @@ class ObjectAdapters:
             kind in ATOMS
             or kind in MUTABLE
             or kind is tuple
-            or isinstance(value, type | Attributes)
+            or isinstance(value, type | AttributeSet)
         ):
             return False
         # a dictionary with `__getattr__ = dict.get` has every attribute: as None
@@ -226,7 +226,7 @@ class ObjectAdapters:
         if adapter is not None:
             adapter.restore(value, stored)
             return
-        stored = whole(stored)
+        stored = read_whole(stored)
         if isinstance(value, random.Random):
             value.setstate(stored["random"])
         elif _is_legacy_generator(value):

@@ -457,7 +457,7 @@ def _plan_restore(
     if tracked is None:
         return memory, None
     if tracked.places is not None:
-        tracked.places.expect(memory.get("bound_anew", ()))
+        tracked.places.expect_rebound(memory.get("bound_anew", ()))
     variables = tracked.variables.differences(memory["vars"], tracked.places)
     plan = tracked.plan_restore(checkpoint, types, compare=True)
     differences = tracked.differences(checkpoint, plan, memory.get("nested", []))

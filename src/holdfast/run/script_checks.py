@@ -20,7 +20,7 @@ import msgspec
 from .. import owner
 from ..errors import DiskError, UsageError
 from ..ranks import Ranks
-from ..state.captured import ATOMS, Attributes
+from ..state.captured import ATOMS, AttributeSet
 from ..state.tree import flatten
 from . import alive, unsound
 from .carried import accesses_member
@@ -388,7 +388,7 @@ class _HeldObjects(msgspec.Struct):
 
 
 def _members(value: Any) -> list[Any]:
-    if isinstance(value, Attributes):
+    if isinstance(value, AttributeSet):
         return [*value.values().values(), value.target]
     if isinstance(value, dict):
         return [*value.values()]

@@ -13,10 +13,18 @@ from typing import Any, NamedTuple
 from ..errors import Mismatch, UsageError
 from ..legible import is_text, of_key
 from ..state import codec, finite, generators, tree
-from ..state.captured import ATOMS, MUTABLE, Attributes, Own, captured, is_plain, kept_factory
-from ..state.fill import Act, Fill
+from ..state.captured import (
+    ATOMS,
+    MUTABLE,
+    AttributeSet,
+    StateAdapter,
+    capture_objects,
+    is_plain,
+    kept_factory,
+)
+from ..state.fill import Act, InPlaceRestore
 from ..state.nodes import leaf_keys
-from ..state.places import Places
+from ..state.places import RebindingTracker
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -68,7 +76,7 @@ class Tracked:
         self.given = objects
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
-        self.places: Places | None = None
+        self.places: RebindingTracker | None = None
         # leaves that the last restore filled itself, without a user's load_state_dict
         self.filled: set[str] = set()
         self._reducers: list[Any] = []
@@ -81,13 +89,13 @@ class Tracked:
         if self.places is not None:
             return
         given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
-        self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
+        self.places = RebindingTracker(OBJECTS, OBJECTS.places, self._roots, given)
 
     def rebound_objects(self) -> list[str]:
         """Return the places that hold another object than at the beginning, while the first one is
         still referenced elsewhere.
         """
-        return [] if self.places is None else self.places.left()
+        return [] if self.places is None else self.places.rebound_places()
 
     def _roots(self) -> dict[str, Any]:
         return {
@@ -108,16 +116,16 @@ class Tracked:
         found = (
             each
             for name, target in self.objects.items()
-            for each in generators.within(name, target)
+            for each in generators.find_generators(name, target)
         )
-        return {path: generators.copied(each) for path, each in found}
+        return {path: generators.copy_generator(each) for path, each in found}
 
     def refill_generators(self, stored: Mapping[str, Any]) -> None:
         """Bring the generators into the states that `generators` had returned."""
         for name, target in self.objects.items() if stored else ():
-            for path, each in generators.within(name, target):
+            for path, each in generators.find_generators(name, target):
                 if path in stored:
-                    generators.refill(each, stored[path])
+                    generators.refill_generator(each, stored[path])
 
     def nested_paths(self) -> list[str]:
         """The paths of all such objects in containers.
@@ -166,19 +174,19 @@ class Tracked:
         known = self._capture_defaultdicts(_NoOwnObjects())
         values = self.variables.state_dict()
         return (
-            {name: captured(each, _NoOwnObjects(), known) for name, each in values.items()}
+            {name: capture_objects(each, _NoOwnObjects(), known) for name, each in values.items()}
             if known
             else values
         )
 
-    def _capture_defaultdicts(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
+    def _capture_defaultdicts(self, own: StateAdapter = OBJECTS) -> dict[int, tuple[Any, Any]]:
         """Captures of the defaultdicts that stand where one stood at the beginning: the live one
         keeps its factory.
         """
         known: dict[int, tuple[Any, Any]] = {}
-        for each in () if self.places is None else self.places.factories():
+        for each in () if self.places is None else self.places.initial_defaultdicts():
             if each.default_factory not in (None, *tree.FACTORIES.values()):
-                members = {key: captured(member, own, known) for key, member in each.items()}
+                members = {key: capture_objects(member, own, known) for key, member in each.items()}
                 known[id(each)] = each, defaultdict(kept_factory, members)
         return known
 
@@ -190,12 +198,17 @@ class Tracked:
         state = self._capture_known(known)
         return CapturedState(
             state,
-            frozenset(map(id, weight_leaves(known.values()))) if finite.can_look() else frozenset(),
+            frozenset(map(id, weight_leaves(known.values())))
+            if finite.can_check()
+            else frozenset(),
         )
 
     def _capture_known(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():
-            return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
+            return {
+                name: capture_objects(target, OBJECTS, known)
+                for name, target in self.objects.items()
+            }
 
     def digests(self) -> StateDigests:
         """Return the digests of the present state, leaf by leaf."""
@@ -223,7 +236,9 @@ class Tracked:
             lines.append(f"{name}: in the checkpoint, but {here}")
         inside = [(path, each) for path, each in plan.own if path.partition("/")[0] in stored]
         lost = [
-            f"{path}: not in the checkpoint" for path, each in inside if not plan.fill.reaches(each)
+            f"{path}: not in the checkpoint"
+            for path, each in inside
+            if not plan.fill.is_filled(each)
         ]
         lines += plan.fill.misfits + [line for line in lost if line not in plan.fill.misfits]
         absent = sorted({*nested}.difference(path for path, _ in plan.own))
@@ -238,7 +253,10 @@ class Tracked:
         """Return how the live objects would be filled with the checkpoint's state;
         nothing is changed.
         """
-        fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
+        fill, stored = (
+            InPlaceRestore(OBJECTS, self.places, compare=compare),
+            set(checkpoint.parts()),
+        )
         # what can only be filled comes first: another place that holds it too can be set
         names = sorted(
             (name for name in self.objects if name in stored),
@@ -247,7 +265,7 @@ class Tracked:
             ),
         )
         acts = [
-            fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types))
+            fill.plan_top(name, self.objects[name], checkpoint.handles(part=name, types=types))
             for name in names
         ]
         return RestorePlan(fill, acts, self._own_objects())
@@ -295,7 +313,7 @@ class Tracked:
             path.partition("/")[0] for path, each in plan.own if adapter_for(each) is None
         }
         self.filled = {name for name in self.objects if name.partition("/")[0] not in themselves}
-        plan.fill.read()
+        plan.fill.read_leaves()
         for put in plan.acts:
             put()
 
@@ -303,7 +321,7 @@ class Tracked:
 class RestorePlan(NamedTuple):
     """How a checkpoint would be restored."""
 
-    fill: Fill
+    fill: InPlaceRestore
     acts: list[Act]
     own: list[tuple[str, Any]]  # the objects that restore themselves, by their paths
 
@@ -329,7 +347,7 @@ def _self_restoring_objects(
         yield path, value
         return
     members: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Attributes):
+    if isinstance(value, AttributeSet):
         members = value.values().items()
     elif isinstance(value, dict):
         members = value.items()
@@ -415,7 +433,7 @@ def _why_untrackable(name: str, target: Any) -> str:
             " that a state_dict() has returned, a copy: "
             "give the optimizer, the scheduler or the scaler itself"
         )
-    if target is None or kind in MUTABLE or isinstance(target, Attributes) or OBJECTS.has(target):
+    if target is None or kind in MUTABLE or isinstance(target, AttributeSet) or OBJECTS.has(target):
         return ""
     instead = f"write Run(..., vars=dict({name}=...)), and run.vars.{name} in the loop"
     if kind in ATOMS or isinstance(target, _FIXED):

@@ -26,7 +26,7 @@ def kept_factory() -> Any:
     )
 
 
-class Own(Protocol):
+class StateAdapter(Protocol):
     """How to capture and restore objects that save themselves, wherever they are in a state."""
 
     def has(self, value: Any) -> bool: ...
@@ -35,7 +35,7 @@ class Own(Protocol):
     def restore(self, value: Any, stored: Any) -> None: ...
 
 
-class Attributes:
+class AttributeSet:
     """Named attributes of an object, or named values of a dict.
     In a state they replace the object.
     """
@@ -48,7 +48,7 @@ class Attributes:
             return {name: self.target[name] for name in self.names}
         return {name: getattr(self.target, name) for name in self.names}
 
-    def put(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: Any) -> None:
         """Set one attribute."""
         if type(self.target) is dict:
             self.target[name] = value
@@ -56,7 +56,9 @@ class Attributes:
             setattr(self.target, name, value)
 
 
-def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
+def capture_objects(
+    value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]] | None = None
+) -> Any:
     """`value`, each object with its own way replaced by its capture; arrays and tensors by
     reference.
 
@@ -69,14 +71,14 @@ def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = No
         return value
     if id(value) not in known:
         known[id(value)] = value, value
-        known[id(value)] = value, _captured(value, own, known)
+        known[id(value)] = value, _capture_value(value, own, known)
     return known[id(value)][1]
 
 
-def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
+def _capture_value(value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]]) -> Any:
     kind = type(value)
-    if isinstance(value, Attributes):
-        return {name: captured(each, own, known) for name, each in value.values().items()}
+    if isinstance(value, AttributeSet):
+        return {name: capture_objects(each, own, known) for name, each in value.values().items()}
     if own.has(value):
         return own.capture(value)
     is_mapping = kind in MAPPINGS
@@ -85,7 +87,7 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     old = value.values() if is_mapping else value
     if is_plain(old):
         return value
-    new = [captured(each, own, known) for each in old]
+    new = [capture_objects(each, own, known) for each in old]
     if all(map(operator.is_, new, old)):
         return value
     if issubclass(kind, tuple):
@@ -101,17 +103,17 @@ def is_plain(values: Iterable[Any]) -> bool:
 
     The values are not visited one by one. Tensors are, because a parameter among them is a weight.
     """
-    return all(map(_is_plain, _blocks(values)))
+    return all(map(_is_plain, _batches_of(values)))
 
 
-def is_loose(values: Iterable[Any]) -> bool:
+def is_unshared(values: Iterable[Any]) -> bool:
     """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an
     array's memory.
 
     CPython's reference counts say so. Then it makes no difference whether members are filled or
     replaced.
     """
-    return _COUNTS and all(_is_plain(block, loose=True) for block in _blocks(values))
+    return _COUNTS and all(_is_plain(block, loose=True) for block in _batches_of(values))
 
 
 def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
@@ -135,7 +137,7 @@ def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
     return False
 
 
-def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
+def _batches_of(values: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield the members, some thousands at a time: all at once they would take much memory."""
     rest = iter(values)
     while block := list(islice(rest, 4096)):
@@ -148,13 +150,13 @@ def is_array(kind: type) -> bool:
     return kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch")
 
 
-def _alone() -> int:
+def _unshared_refcount() -> int:
     container: list[list[Any]] = [[]]
     block, held = list(container), list(container)
     return max(map(sys.getrefcount, held)) - (len(block) - 1)
 
 
-_ALONE = _alone()  # references to a value that its container and two lists hold
+_ALONE = _unshared_refcount()  # references to a value that its container and two lists hold
 _COUNTS = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abiflags", "")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ..threads import Condition
 
 
-class Filling:
+class CopyProgress:
     """Memory of `size` bytes, filled in portions that begin at `starts`,
     by several threads at a time.
     """
@@ -26,7 +26,7 @@ class Filling:
         # whether the copy was complete, at each call of `end`: the first call counts
         self._ends: list[bool] = []
 
-    def fill(self, number: int) -> None:
+    def report_copied(self, number: int) -> None:
         """Report that portion `number` is copied."""
         self._filled[number] = True
         self._moved.ring()
@@ -36,14 +36,14 @@ class Filling:
         self._ends.append(whole)
         self._moved.ring()
 
-    def wait(self, place: int) -> bool:
+    def wait_until(self, place: int) -> bool:
         """Wait until everything before `place` is copied; False: it never will be."""
         self._moved.wait_for(
-            lambda: bool(self._ends) or (place < self.size and place <= self._there())
+            lambda: bool(self._ends) or (place < self.size and place <= self._copied_bytes())
         )
         return not self._ends or self._ends[0]
 
-    def _there(self) -> int:
+    def _copied_bytes(self) -> int:
         front = self._front
         while front < len(self._filled) and self._filled[front]:
             front += 1

@@ -31,7 +31,7 @@ _FIRST: Mapping[str, tuple[int, int]] = {
 _MINUS_ZERO = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz")
 
 
-def can_look() -> bool:
+def can_check() -> bool:
     """Whether numbers can be checked in this process: that needs NumPy."""
     return find_spec("numpy") is not None
 

@@ -24,19 +24,19 @@ _LONGEST = 1000  # items of a list that is searched
 _DEEPEST = 8
 
 
-def within(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def find_generators(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield the generators that `value` is or holds in dicts and lists, by their paths."""
     if _is_generator(value):
         yield name, value
     elif depth < _DEEPEST and isinstance(value, Mapping):
         for key, each in value.items():
-            yield from within(f"{name}/{of_key(key)}", each, depth + 1)
+            yield from find_generators(f"{name}/{of_key(key)}", each, depth + 1)
     elif depth < _DEEPEST and isinstance(value, list | tuple | deque) and len(value) <= _LONGEST:
         for place, each in enumerate(value):
-            yield from within(f"{name}/{place}", each, depth + 1)
+            yield from find_generators(f"{name}/{place}", each, depth + 1)
 
 
-def copied(generator: Any) -> Any:
+def copy_generator(generator: Any) -> Any:
     """Return another generator in the same state."""
     if hasattr(generator, "device"):  # torch's
         twin = type(generator)(device=generator.device)
@@ -44,11 +44,11 @@ def copied(generator: Any) -> Any:
         return twin
     twin = copy.deepcopy(generator)
     if hasattr(twin, "bit_generator"):  # NumPy 1.26 gives a copy another seed sequence
-        refill(twin, generator)
+        refill_generator(twin, generator)
     return twin
 
 
-def refill(live: Any, stored: Any) -> None:
+def refill_generator(live: Any, stored: Any) -> None:
     """Give a generator the state of another one, if both are of one kind."""
     if type(live) is type(stored) is random.Random:
         live.setstate(stored.getstate())

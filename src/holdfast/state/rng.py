@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from .fill import whole
+from .fill import read_whole
 from .sound import is_number, sound
 from .values import python_state, random_state
 
@@ -137,14 +137,14 @@ def require_sound(several: Iterable[Mapping[str, Any]]) -> None:
         for name, state in states.items():
             if not _missing(name):
                 with sound(f"the random state of {name}"):
-                    _source(name).check(whole(state))
+                    _source(name).check(read_whole(state))
 
 
 def _restore(name: str, state: Any) -> list[str]:
     if missing := _missing(name):
         return [f"{name}: {missing}"]
     with sound(f"the random state of {name}"):
-        return _source(name).restore(whole(state))
+        return _source(name).restore(read_whole(state))
 
 
 def _missing(name: str) -> str:

@@ -21,7 +21,7 @@ import msgspec
 from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
 from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
-from .filling import Filling
+from .filling import CopyProgress
 
 # makes copies into memory faster; returns a function that undoes it, or None
 Pin = Callable[[memoryview], Wait | None]
@@ -187,7 +187,7 @@ class Snapshot:
             _THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(copies)
         )
         self._portions = list(_portions(copies))
-        self._filling = Filling(end, [portion[0].start for portion in self._portions])
+        self._filling = CopyProgress(end, [portion[0].start for portion in self._portions])
 
     def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
         self.images.append(
@@ -233,11 +233,11 @@ class Snapshot:
         """Wait until the first `size` bytes of an image are copied;
         False: the copy was abandoned.
         """
-        return self._filling.wait(self._starts[index] + size)
+        return self._filling.wait_until(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
         """As `wait`, for all images."""
-        return self._filling.wait(self._filling.size)
+        return self._filling.wait_until(self._filling.size)
 
     def _end(self, *, whole: bool) -> None:
         self._filling.end(whole=whole)
@@ -273,7 +273,7 @@ def _divided(whole: _Copy) -> Iterator[_Copy]:
 
 
 def _copy_all(
-    portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling
+    portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: CopyProgress
 ) -> None:
     todo = deque(enumerate(portions))
     if count == 1:
@@ -283,7 +283,7 @@ def _copy_all(
 
 
 def _copy_some(
-    todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: Filling
+    todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: CopyProgress
 ) -> None:
     """Take portions until none is left. Start all copies, and wait for them."""
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
@@ -298,7 +298,7 @@ def _copy_some(
                 if wait is not None:
                     waits[wait] = None
             if not waits:
-                filling.fill(number)
+                filling.report_copied(number)
     finally:  # copies under way end before their memory can be freed
         for wait in waits:
             wait()

@@ -27,7 +27,7 @@ from .. import scan
 from ..errors import Damaged, UsageError
 from ..run.run import Run, require_outside
 from ..state import nodes, tree
-from ..state.fill import whole
+from ..state.fill import read_whole
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
@@ -168,7 +168,7 @@ class Reader(StorageReader):
             raise UsageError(
                 f"{name}: it lies under a key that DCP cannot name; load it by Store.load()"
             )
-        return whole(tree.unflatten(node, self._view.leaf, types=self._types))
+        return read_whole(tree.unflatten(node, self._view.leaf, types=self._types))
 
 
 def _is_view(value: Any) -> bool:

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
 from ..state.codec import without_garbage_collection
-from ..state.fill import whole
+from ..state.fill import read_whole
 from ..state.places import Members
 from . import entered, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
@@ -135,7 +135,7 @@ def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]
     there = there if isinstance(there, str) else type(there).__name__
     here = generator.device.type
     if there == here:
-        whole(stored)  # damage is found before anything is changed
+        read_whole(stored)  # damage is found before anything is changed
     return [f"Generator: for {there} in the checkpoint, for {here} here"] if there != here else []
 
 
@@ -146,11 +146,11 @@ _KINDS: dict[type, Any] = {
     GradScaler: SimpleNamespace(
         capture=GradScaler.state_dict,
         differences=_scaler_differences,
-        restore=lambda scaler, stored: load(scaler, whole(stored)),
+        restore=lambda scaler, stored: load(scaler, read_whole(stored)),
     ),
     torch.Generator: SimpleNamespace(
         capture=lambda generator: {"device": generator.device.type, "state": generator.get_state()},
         differences=_generator_differences,
-        restore=lambda generator, stored: generator.set_state(whole(stored)["state"]),
+        restore=lambda generator, stored: generator.set_state(read_whole(stored)["state"]),
     ),
 }

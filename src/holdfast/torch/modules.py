@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import UsageError
 from ..state.codec import is_stored_leaf
-from ..state.fill import whole
+from ..state.fill import read_whole
 from ..state.places import Members
 from ..state.sound import Whole, shaped
 from . import entered
@@ -402,7 +402,7 @@ def _own_state(
     given = OrderedDict(
         {name: value for name, value in state.items() if not _is_under(name, customised)}
     )
-    for name, value in whole(theirs).items():
+    for name, value in read_whole(theirs).items():
         live = state.get(name)
         given[name] = (
             divided_like(live, value)

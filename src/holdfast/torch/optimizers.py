@@ -19,7 +19,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..errors import Damaged
 from ..state.codec import LeafReader
-from ..state.fill import whole
+from ..state.fill import read_whole
 from ..state.sound import Whole, is_plain, shaped
 from . import entered, gradients
 from .entered import BESIDES
@@ -224,7 +224,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     """
     stored, besides = _apart(stored)
     if _loads_itself(optimizer):
-        state = whole(stored)
+        state = read_whole(stored)
         load(optimizer, state)
         _undo_casts(optimizer, state)
     else:
@@ -254,7 +254,7 @@ def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     for key, entry in stored["state"].items():
         parameter = parameters.get(key)
         if parameter is None:
-            optimizer.state[key] = whole(entry)
+            optimizer.state[key] = read_whole(entry)
             continue
         live, group = before.get(parameter), groups[id(parameter)]
         if isinstance(entry, dict):
@@ -330,7 +330,7 @@ class _Placement:
             return type(stored)(
                 self.value(item, each, device) for item, each in zip(stored, olds, strict=True)
             )
-        return whole(stored)
+        return read_whole(stored)
 
     def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from ..errors import UsageError
-from ..state.fill import whole
+from ..state.fill import read_whole
 from .optimizers import is_torchs
 from .stored import load
 
@@ -75,7 +75,7 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     lines = _state_differences("", scheduler, stored)
     if not lines:
         parts: _Parts = []
-        _completed(whole(stored), scheduler.state_dict(), parts)
+        _completed(read_whole(stored), scheduler.state_dict(), parts)
         lines += [line for part, old in parts for line in differences(part, old)]
     return lines
 
@@ -87,7 +87,7 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
         Mismatch: the scheduler's own load_state_dict refused.
     """
     parts: _Parts = []
-    completed = _completed(whole(stored), scheduler.state_dict(), parts)
+    completed = _completed(read_whole(stored), scheduler.state_dict(), parts)
     for part, old in parts:
         restore(part, old)
     load(scheduler, completed)

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..run.tracked import digest_state
 from ..state import codec
-from ..state.fill import filled
+from ..state.fill import restore_value
 from ..state.tree import FACTORIES
 from ..terminal import warn
 
@@ -61,7 +61,11 @@ class PlainAttributes:
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Restore the stored attributes, in place if possible."""
         for name, value in stored.items():
-            setattr(self._target, name, filled(vars(self._target).get(name), copy.deepcopy(value)))
+            setattr(
+                self._target,
+                name,
+                restore_value(vars(self._target).get(name), copy.deepcopy(value)),
+            )
 
     def _own(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self._target).items():
