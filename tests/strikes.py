@@ -132,7 +132,7 @@ def a_snapshot():
     snapshot.PORTION_BYTES = 4096
     arena, size, found = snapshot.Arena(), 1 << 15, []
     blocks = {key: Block("array", "uint8", (size,), memoryview(bytearray(b"x" * size)), {}) for key in "ab"}
-    taken = snapshot.Snapshot(arena, [snapshot.Image(b"lead", list(blocks))], blocks)
+    taken = snapshot.Snapshot(arena, [snapshot.FileImage(b"lead", list(blocks))], blocks)
     writing = threads.Worker(lambda: found.append(taken.wait_for_all()), "writing")
     writing.start()
 
@@ -140,10 +140,10 @@ def a_snapshot():
         taken.copy()
 
     def after():
-        taken.give_up()
+        taken.abandon()
         writing.wait()
         assert [b"x" * size] == [*{bytes(taken.blocks[key].data) for key in "ab"}] or found == [False]
-        arena.room(3 * size)
+        arena.reserve(3 * size)
 
     return act, after
 
@@ -156,11 +156,11 @@ def an_arena():
     arena = snapshot.Arena()
 
     def act():
-        arena.warm(1 << 18)
-        arena.room(1 << 10)
+        arena.warm_up(1 << 18)
+        arena.reserve(1 << 10)
 
     def after():
-        room = arena.room(1 << 18)
+        room = arena.reserve(1 << 18)
         room[:] = b"x" * len(room)
         threading.Event().wait(0.002)
         assert bytes(room) == b"x" * len(room)

@@ -17,7 +17,7 @@ from holdfast import Last, Store, bulk, pages
 from holdfast.bulk import Extent as Pieces
 from holdfast.run.tracked import digest_state
 from holdfast.state import codec, tree
-from holdfast.state.snapshot import Arena, Image, Snapshot
+from holdfast.state.snapshot import Arena, FileImage, Snapshot
 from holdfast.store import format
 from holdfast.torch import items, leaves, staging, stored
 from kept import Kept, bits, random_bits, raw
@@ -287,7 +287,7 @@ def test_large_leaves_are_shared_out_among_threads(monkeypatch):
     }
     for threads in (1, 2, 3):
         monkeypatch.setattr("holdfast.state.snapshot.COPY_THREADS", threads)
-        taken = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks)
+        taken = Snapshot(Arena(), [FileImage(b"lead", list(blocks))], blocks)
         taken.copy()
         expected = {key: bytes(block.data) for key, block in blocks.items()}
         assert expected == {key: bytes(block.data) for key, block in taken.blocks.items()}, threads
@@ -413,7 +413,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     """Every copy is begun, after what was under way, before one is waited for; refused memory works as well."""
     blocks, expected = device_blocks()
     arena = Arena()
-    snapshot = Snapshot(arena, [Image(b"", list(blocks))], blocks)
+    snapshot = Snapshot(arena, [FileImage(b"", list(blocks))], blocks)
     snapshot.copy()
     assert expected == {key: bytes(block.data) for key, block in snapshot.blocks.items()}
     assert cuda.log[0] == "event"
@@ -422,7 +422,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     begun = [line for line in cuda.log[1:] if line not in asked]
     assert ["wait for event", "copy"] * 4 + ["synchronize"] == begun
     assert bool(cuda.pinned) == (not cuda.refuses)
-    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
+    Snapshot(arena, [FileImage(b"", list(blocks))], blocks).copy()
     assert len([line for line in cuda.log if line.startswith("on ")]) == 1
     arena.release()
     assert cuda.pinned == {}
@@ -432,11 +432,11 @@ def test_memory_that_is_warmed_is_pinned_beside_the_loop(cuda):
     """After it was touched, and given back before it goes; a larger one is pinned anew."""
     blocks, _ = device_blocks()
     arena = Arena()
-    arena.warm(1 << 20, next(iter(blocks.values())).data.pin)
-    while arena.warming:
+    arena.warm_up(1 << 20, next(iter(blocks.values())).data.pin)
+    while arena.is_warming:
         pass
     assert [arena.size_bytes] == list(cuda.pinned.values())
-    arena.room(4 << 20, next(iter(blocks.values())).data.pin)
+    arena.reserve(4 << 20, next(iter(blocks.values())).data.pin)
     assert [arena.size_bytes] == list(cuda.pinned.values())
     arena.release()
     assert cuda.pinned == {}
@@ -461,7 +461,7 @@ def test_a_forked_child_unpins_nothing(cuda):
     """CUDA is not there in a child."""
     blocks, _ = device_blocks()
     arena = Arena()
-    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
+    Snapshot(arena, [FileImage(b"", list(blocks))], blocks).copy()
 
     def law():
         arena.release()
@@ -481,7 +481,7 @@ def test_a_copy_that_fails_waits_for_those_that_were_begun(cuda):
     bad = pages.Distant(SimpleNamespace(itemsize=1, gather=refuse), 100)
     blocks["bad"] = codec.Block("torch", "uint8", (100,), bad, {})
     with pytest.raises(MemoryError):
-        Snapshot(Arena(), [Image(b"", list(blocks))], blocks).copy()
+        Snapshot(Arena(), [FileImage(b"", list(blocks))], blocks).copy()
     assert cuda.log[-1] == "synchronize"
     assert cuda.late == []
 

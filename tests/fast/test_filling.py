@@ -210,7 +210,7 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
 def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     """What is not said is not true: the copy is given up with the save."""
     block = Block("array", "uint8", (LEAF,), memoryview(bytearray(b"x" * LEAF)), {})
-    copy = snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"lead", ["w"])], {"w": block})
+    copy = snapshot.Snapshot(snapshot.Arena(), [snapshot.FileImage(b"lead", ["w"])], {"w": block})
     real = CopyProgress.end
 
     def interrupted(*_, **__):
@@ -220,7 +220,7 @@ def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     monkeypatch.setattr(CopyProgress, "end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         copy.copy()
-    copy.give_up()
+    copy.abandon()
     found = []
     waiting = threading.Thread(target=lambda: found.append(copy.wait_for_all()), daemon=True)
     waiting.start()

@@ -204,8 +204,8 @@ def test_a_start_packs_rows_once_and_looks_once_who_holds_them(tmp_path, monkeyp
     with Run(tmp_path, state()) as run:
         run.save()
     seen: list[str] = []
-    packed, loose = rows.packed, is_unshared
-    monkeypatch.setattr(rows, "packed", lambda *args: seen.append("packed") or packed(*args))
+    packed, loose = rows.pack_rows, is_unshared
+    monkeypatch.setattr(rows, "pack_rows", lambda *args: seen.append("packed") or packed(*args))
     monkeypatch.setattr(fill, "is_unshared", lambda values: seen.append("loose") or loose(values))
     run = Run(tmp_path, state()).start()
     assert seen == ["loose", "packed"]

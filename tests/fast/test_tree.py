@@ -650,6 +650,6 @@ def test_leaves_and_types_are_found_inside_every_kind_of_container(monkeypatch):
         flat = tree.flatten(AROUND[around](wrap([np.arange(3), bytes(5000), Color.RED])))
         assert len(flat.leaves) == 2, (around, inner)
         assert flat.leaves.keys() == nodes.leaf_keys(flat.tree), (around, inner)
-        assert ("enum", codec.type_name(Color)) in set(nodes.named(flat.tree)), (around, inner)
+        assert ("enum", codec.type_name(Color)) in set(nodes.user_types(flat.tree)), (around, inner)
     for state in ({Color.RED}, frozenset([Color.RED]), {Color.RED: 1}, Counter([Color.RED]), {(1, Color.RED): 1}):
-        assert {("enum", codec.type_name(Color))} == set(nodes.named(tree.flatten(state).tree))
+        assert {("enum", codec.type_name(Color))} == set(nodes.user_types(tree.flatten(state).tree))

@@ -107,7 +107,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "ranks": m.world,
         "signed": m.signer,
         "document": m.document,
-        **{name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in OWN.values()},
+        **{name: nodes.to_json(nodes.node_at(tree, "holdfast", name)) for name in OWN.values()},
         "files": {name: file.size_bytes for name, file in m.files.items()},
         **_held(checkpoint),
     }
@@ -115,7 +115,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _held(checkpoint: Checkpoint) -> dict[str, Any]:
     leaves = {key: _leaf(leaf) for key, leaf in checkpoint.leaves().items()}
-    return {"leaves": leaves, "tree": nodes.plain(checkpoint.tree)}
+    return {"leaves": leaves, "tree": nodes.to_json(checkpoint.tree)}
 
 
 def _leaf(leaf: Stored) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     shown = [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()]
     yield from section("files", limited(shown, None if everything else MOST))
     for title, name in OWN.items():
-        found = nodes.described(
-            nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS
+        found = nodes.describe_members(
+            nodes.node_at(tree, "holdfast", name), None if everything else MOST_LETTERS
         )
         yield from section(title, [f"{part} = {text}" for part, text in found])
     own = tuple(f"holdfast/{name}/" for name in OWN.values())
-    rest = [each for each in nodes.values(tree) if not each[0].startswith(own)]
+    rest = [each for each in nodes.iterate_values(tree) if not each[0].startswith(own)]
     shown = [_value(*each, everything=everything) for each in (rest if everything else rest[:MOST])]
     yield from section(f"values: {len(rest)}", [*shown, *more(len(rest) - len(shown))])
 
@@ -239,7 +239,7 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
 
 
 def _value(path: str, node: Any, *, everything: bool) -> str:
-    return f"{path} = {nodes.spelled(node, None if everything else MOST_LETTERS)}"
+    return f"{path} = {nodes.format_node(node, None if everything else MOST_LETTERS)}"
 
 
 def _logged(event: Mapping[str, Any]) -> str:

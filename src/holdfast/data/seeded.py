@@ -120,7 +120,7 @@ def in_worker() -> None:
 
 
 def _protected() -> AbstractContextManager[None]:
-    return rng.scope(0) if _training_here else nullcontext()
+    return rng.seeded_scope(0) if _training_here else nullcontext()
 
 
 def _epoch(index: Any) -> int | None:

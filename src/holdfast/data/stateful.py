@@ -43,7 +43,7 @@ class StatefulFeed(Feed):
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
         if position is not None:
-            with rng.scope(0):
+            with rng.seeded_scope(0):
                 rest = self._resumed(epoch, position)
         if position is None or position["epoch"] != epoch:
             first = position is None and self._began is None
@@ -169,7 +169,7 @@ class StatefulFeed(Feed):
         if self._asked:
             return
         try:
-            with rng.scope(0):
+            with rng.seeded_scope(0):
                 self._keeper.state_dict()
         except Exception as error:
             inner = (

@@ -49,7 +49,7 @@ class Content(NamedTuple):
         """The first number under one of these names, at the top of the tree or in trainer_state."""
         for place in (("trainer_state",), ()):
             for name in names:
-                found = nodes.value(nodes.at(self.tree, *place, name))
+                found = nodes.scalar_value(nodes.node_at(self.tree, *place, name))
                 if isinstance(found, int | float) and not isinstance(found, bool):
                     return found
         return None
@@ -93,8 +93,8 @@ def model_part(tree: Any) -> str | None:
     """Return the member of the tree that holds a model's weights;
     None: the tree is the model, or nobody knows.
     """
-    members = nodes.opened(tree).members or {}
-    if any(nodes.tagged(each)[0] in nodes.LEAVES for each in members.values()):
+    members = nodes.parse_node(tree).members or {}
+    if any(nodes.split_tag(each)[0] in nodes.LEAVES for each in members.values()):
         return None
     return next((name for name in _MODELS if name in members and _has_leaf(members[name])), None)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .. import scan
 from ..errors import Damaged
 from ..state.codec import ITEMSIZE, UNSOUND
-from ..state.nodes import quoted
+from ..state.nodes import quote_key
 from ..store.boxes import Box, is_tiled
 from ..store.problems import Problem
 from . import pickles, pt, safetensors
@@ -149,7 +149,7 @@ def _node(
     flaws: list[Problem],
 ) -> Any:
     name, facts = wanted
-    quotes = tuple(map(quoted, path))
+    quotes = tuple(map(quote_key, path))
     if not facts.kind.endswith(".TensorStorageMetadata"):
         return _value(tree, items.get((name, None)), quotes, flaws)
     shape, dtype = _sizes(facts.get("size")), facts.get("properties").state[0]

@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
-from ..state.nodes import quoted
+from ..state.nodes import quote_key
 from .content import CRC, Content
 from .leaf import Chunk, Place
 from .pt import no_storage
@@ -41,7 +41,7 @@ def read(region: Region) -> Content:
     try:
         for steps, found in _datasets(region):
             dtype, shape, place = found
-            _place(root, steps, tree.leaf(tuple(map(quoted, steps)), dtype, shape, place))
+            _place(root, steps, tree.leaf(tuple(map(quote_key, steps)), dtype, shape, place))
     except ImportError:
         values = _WITHOUT
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -16,7 +16,7 @@ import msgspec
 
 from .. import scan
 from ..errors import Damaged, StoreError
-from ..state.nodes import quoted
+from ..state.nodes import quote_key
 from ..store.problems import Problem
 from . import pt
 from .content import Content
@@ -156,7 +156,7 @@ class _Reader:
             array = self.array(folder / ".".join(steps[own:]))
             shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
         place = [Chunk((), (), folder, partial(_packed, folder))]
-        node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
+        node = self.tree.leaf(tuple(map(quote_key, steps)), dtype, tuple(shape), place)
         root = self.root
         for part in steps[:-1]:
             root = root.setdefault(part, {"dict": {}}).setdefault("dict", {})

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import Damaged
 from ..state.codec import ITEMSIZE, SAFETENSORS
-from ..state.nodes import quoted, unused
+from ..state.nodes import quote_key, unused_key
 from ..store.problems import Problem
 from .content import Content
 from .leaf import ForeignLeaf
@@ -67,7 +67,7 @@ def read(region: Region) -> Content:
 def _keyed(entries: dict[str, _Entry]) -> Iterator[tuple[str, _Entry]]:
     taken: dict[str, None] = {}
     for name, entry in entries.items():
-        key = unused(quoted(name), taken)
+        key = unused_key(quote_key(name), taken)
         taken[key] = None
         yield key, entry
 

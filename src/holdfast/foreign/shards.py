@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import Damaged
 from ..state import nodes
-from ..state.nodes import quoted, unused
+from ..state.nodes import quote_key, unused_key
 from ..store.problems import Problem
 from . import pt, safetensors
 from .content import CRC, Content
@@ -162,7 +162,7 @@ class _FolderContent:
             return
         held = dict(_named(content))
         self.model |= {
-            tensor: {"leaf": self._add(f"model/{quoted(tensor)}", leaf)}
+            tensor: {"leaf": self._add(f"model/{quote_key(tensor)}", leaf)}
             for tensor, leaf in held.items()
         }
         for tensor in promised or ():
@@ -202,7 +202,7 @@ class _FolderContent:
         return content
 
     def _add(self, key: str, leaf: ForeignLeaf) -> str:
-        chosen = unused(key, self.leaves)
+        chosen = unused_key(key, self.leaves)
         self.leaves[chosen] = leaf.renamed(chosen)
         return chosen
 
@@ -212,7 +212,7 @@ class _FolderContent:
 
 def _named(content: Content) -> Iterator[tuple[str, ForeignLeaf]]:
     """Yield the tensors of a state dict by their names; a file of weights holds nothing else."""
-    tag, held = nodes.tagged(content.tree)
+    tag, held = nodes.split_tag(content.tree)
     pairs = (
         held.items()
         if tag == "dict"

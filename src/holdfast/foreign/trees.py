@@ -15,8 +15,8 @@ import msgspec
 from ..errors import Damaged, StoreError
 from ..legible import is_text
 from ..state.codec import ITEMSIZE, UNSOUND
-from ..state.nodes import quoted, spelled, unused
-from ..state.nodes import value as simple
+from ..state.nodes import format_node, quote_key, unused_key
+from ..state.nodes import scalar_value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
 from .leaf import Chunk, ForeignLeaf, Place, c_stride
@@ -128,7 +128,8 @@ class TreeBuilder:
         if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
             return {
                 DICT: {
-                    key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()
+                    key: self.node(each, (*path, quote_key(key)))
+                    for key, each in dict(pairs).items()
                 }
             }
         keys: dict[bytes, tuple[Any, Any]] = {}
@@ -138,7 +139,9 @@ class TreeBuilder:
         found: dict[str, Any] = {}
         for node, each in keys.values():
             text = simple(node)
-            part = unused(quoted(text if isinstance(text, str) else spelled(node)), found)
+            part = unused_key(
+                quote_key(text if isinstance(text, str) else format_node(node)), found
+            )
             found[part] = [node, self.node(each, (*path, part))]
         return {"items" if tag == DICT else tag: [*found.values()]}
 
@@ -164,7 +167,7 @@ class TreeBuilder:
         return {"leaf": key}
 
     def _key(self, path: Step) -> str:
-        key = unused("/".join(path) or "value", self.leaves)
+        key = unused_key("/".join(path) or "value", self.leaves)
         self._spend(len(key) // _TEXT)
         return key
 

@@ -188,7 +188,7 @@ def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 def _has_position(checkpoint: Checkpoint) -> bool:
     tree = checkpoint.tree
-    return isinstance(tree, dict) and nodes.at(tree, *POSITION.split("/")) is not None
+    return isinstance(tree, dict) and nodes.node_at(tree, *POSITION.split("/")) is not None
 
 
 def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
@@ -227,13 +227,13 @@ def _own_nodes(
 
 
 def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
-    (tag_a, in_a), (tag_b, in_b) = nodes.tagged(a), nodes.tagged(b)
+    (tag_a, in_a), (tag_b, in_b) = nodes.split_tag(a), nodes.split_tag(b)
     if tag_a in nodes.LEAVES and tag_b in nodes.LEAVES:
         if (tag_a, in_a) != (tag_b, in_b):
             yield Difference(where, "ties", f"{_reference(in_a)} in a, {_reference(in_b)} in b")
         return
-    plain_a, plain_b = nodes.value(a), nodes.value(b)
-    if nodes.is_plain(plain_a) or nodes.is_plain(plain_b):
+    plain_a, plain_b = nodes.scalar_value(a), nodes.scalar_value(b)
+    if nodes.is_scalar(plain_a) or nodes.is_scalar(plain_b):
         if not _is_same(plain_a, plain_b):
             yield Difference(
                 where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}"
@@ -241,11 +241,11 @@ def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
         return
     if msgspec.json.encode(a) == msgspec.json.encode(b):
         return
-    yield from _containers(where, nodes.opened(a), nodes.opened(b), lambda: a == b)
+    yield from _containers(where, nodes.parse_node(a), nodes.parse_node(b), lambda: a == b)
 
 
 def _containers(
-    where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[], bool]
+    where: str, a: nodes.ParsedNode, b: nodes.ParsedNode, same: Callable[[], bool]
 ) -> Iterator[Difference]:
     mine, other = a.members, b.members
     if a.kind != b.kind:
@@ -309,7 +309,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _short(node: Any) -> str:
-    return nodes.spelled(node, MOST_LETTERS)
+    return nodes.format_node(node, MOST_LETTERS)
 
 
 def _cut(text: str) -> str:

@@ -90,7 +90,7 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
         UsageError: there is no tensor in it.
     """
     tree = checkpoint.tree
-    members = (nodes.opened(tree).members if isinstance(tree, dict) else None) or {}
+    members = (nodes.parse_node(tree).members if isinstance(tree, dict) else None) or {}
     if part is not None and part not in members:
         has = f"no part {part!r}; it has: {', '.join(members) or 'none'}"
         named = next((model.partition("/")[0] for model in checkpoint.models()), "NAME")
@@ -108,9 +108,9 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
 
 def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> ChosenTensors:
     tensors: dict[str, Tensor] = {}
-    leaves, left_out = nodes.ends(node)
+    leaves, left_out = nodes.find_path_ends(node)
     for path, end in leaves:
-        tag, content = nodes.tagged(end)
+        tag, content = nodes.split_tag(end)
         view = content if tag == "view" else None
         leaf = checkpoint.leaf(view["leaf"] if view else content)
         if leaf.kind == "bytes":

@@ -83,7 +83,7 @@ class Batches(Feed):
             )
             self._done = position["done"] if inside else 0
             source.length = source.length or position["length"]
-            with rng.scope(0):  # batches that are read again draw their own numbers
+            with rng.seeded_scope(0):  # batches that are read again draw their own numbers
                 self._pass = source.begin(self._number, self._seen, position["place"])
         if not inside and (self._pass is None or self._is_over()):
             self._number = 0 if self._pass is None else self._number + 1

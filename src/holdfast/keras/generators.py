@@ -24,7 +24,7 @@ def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
         sources["tensorflow"] = rng.GeneratorSource(
             _capture_tensorflow, _restore_tensorflow, _seed_tensorflow
         )
-    return rng.extended(sources)
+    return rng.with_sources(sources)
 
 
 def global_seed() -> int | None:

@@ -15,7 +15,7 @@ from ..errors import Damaged
 from ..provenance import document
 from ..ranks import Ranks
 from ..state import rng
-from ..state.sound import Count, is_number, is_plain, shaped
+from ..state.sound import Count, convert_stored, is_plain, is_printable_number
 from ..state.tree import types_in
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
@@ -182,21 +182,21 @@ def validate_run_memory(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
+    memory = convert_stored(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
     position = Position.from_stored(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(
             f"{checkpoint.path}: the run's position in it "
             f"is step {position.step}, {position.phase!r}"
         )
-    if not is_number(memory.seed):
+    if not is_printable_number(memory.seed):
         raise Damaged(f"{checkpoint.path}: no run has a seed of so many digits")
     for what in (memory.fingerprint.environment, memory.fingerprint.loaders, memory.overrides):
         if not is_plain(what):
             raise Damaged(
                 f"{checkpoint.path}: the run remembered facts that are neither text nor numbers"
             )
-    rng.require_sound(_random_states(memory, position))
+    rng.require_valid(_random_states(memory, position))
     return stored
 
 

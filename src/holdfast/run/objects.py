@@ -17,7 +17,7 @@ from ..state import codec
 from ..state.captured import ATOMS, MUTABLE, AttributeSet
 from ..state.fill import read_whole
 from ..state.places import Members
-from ..state.sound import sound
+from ..state.sound import errors_as_damage
 from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {  # capture, differences, restore of a framework's objects
@@ -161,7 +161,7 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
     Raises:
         Damaged: it is the state of no such generator.
     """
-    with sound("a generator's state"):
+    with errors_as_damage("a generator's state"):
         stored = read_whole(stored)
         if isinstance(generator, random.Random):
             if type(generator).setstate is random.Random.setstate:
@@ -174,7 +174,7 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
             here, there = type(generator.bit_generator), stored["bit_generator"]["bit_generator"]
             if there != here.__name__:
                 return [f"bit_generator: {there!s:.80} in the checkpoint, {here.__name__} here"]
-            numpy_leaves.try_bits(stored["bit_generator"])
+            numpy_leaves.require_bit_state(stored["bit_generator"])
             numpy_leaves.require_seed(stored.get("seed_seq"))
     return []
 
@@ -208,7 +208,7 @@ class ObjectAdapters:
         if _is_numpy_generator(value):
             from ..state import numpy_leaves
 
-            seed = numpy_leaves.spawned(value.bit_generator)
+            seed = numpy_leaves.spawned_seed(value.bit_generator)
             return {
                 "bit_generator": value.bit_generator.state,
                 **({} if seed is None else {"seed_seq": seed}),
@@ -234,7 +234,7 @@ class ObjectAdapters:
         elif _is_numpy_generator(value):
             from ..state import numpy_leaves
 
-            numpy_leaves.refill_bits(
+            numpy_leaves.refill_bit_generator(
                 value.bit_generator, stored["bit_generator"], stored.get("seed_seq")
             )
         else:

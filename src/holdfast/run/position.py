@@ -19,7 +19,7 @@ from ..data.promise import Unproven
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
-from ..state.sound import Count, Whole, shaped
+from ..state.sound import Count, Whole, convert_stored
 from ..store import format
 from .passes import LoopStack
 
@@ -86,11 +86,13 @@ class Position(msgspec.Struct):
         # absent in the oldest: 0
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
-        found = shaped(cls, stored, "the checkpoint's position")
-        passed = shaped(
+        found = convert_stored(cls, stored, "the checkpoint's position")
+        passed = convert_stored(
             dict[str, _LoaderProgress], found.loaders, "the checkpoint's positions of loaders"
         )
-        feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
+        feeds = convert_stored(
+            dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders"
+        )
         for name in sorted(feeds.keys() | passed.keys()):
             each, at = passed.get(name), feeds.get(name)
             if each is None:  # in this epoch nothing was taken from it

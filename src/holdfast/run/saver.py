@@ -22,7 +22,7 @@ from ..journal import Log
 from ..ranks import Ranks
 from ..rules import Auto, Every
 from ..state.codec import Block
-from ..state.snapshot import Arena, Snapshot, is_borrowed, pin_of
+from ..state.snapshot import Arena, Snapshot, common_pin, is_borrowed
 from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -222,7 +222,7 @@ class Saver(msgspec.Struct):
         now, last = self._progress.interval_mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
             return self.pace is not None and self.pace.is_due(
-                last.seconds, now.seconds, ready=not self.arena.warming
+                last.seconds, now.seconds, ready=not self.arena.is_warming
             )
         return interval.due(every, last=last, now=now)
 
@@ -261,7 +261,7 @@ class Saver(msgspec.Struct):
         size = sum(block.data.nbytes for block in blocks if not is_borrowed(block))
         if self._options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will report it
-                self.arena.warm(size, pin_of(blocks))
+                self.arena.warm_up(size, common_pin(blocks))
 
     def _stage_state(self, *, background: bool) -> StagedState:
         """Return the state ready to be written: for a save in the background a copy of it, if
@@ -274,7 +274,7 @@ class Saver(msgspec.Struct):
         if background and self.arena.size_bytes == 0 and not self._cramped:
             self._touch_memory(flatten(self._capture.tracked.capture()).leaves.values())
         state, weights = self._capture.capture_state()
-        if background and not self.arena.warming:
+        if background and not self.arena.is_warming:
             try:
                 staged = self._store.lay_out(state, self.arena, weights)
                 if staged.snapshot is not None and not (
@@ -476,7 +476,7 @@ class Saver(msgspec.Struct):
         flight = self.flight
         if flight is not None:
             if flight.snapshot is not None:
-                flight.snapshot.give_up()
+                flight.snapshot.abandon()
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
     def _take_outcome(

@@ -33,7 +33,7 @@ from .captured import (
     kept_factory,
 )
 from .places import RebindingTracker
-from .rows import Packed
+from .rows import PackedRows
 
 Act = Callable[[], Any]  # stores the value in its place and returns it
 
@@ -69,11 +69,11 @@ class InPlaceRestore:
         """
         if self._is_adapted(live):
             return self.plan(path, live, stored)
-        if type(stored) is Packed and not self._can_keep_packed(path, live, stored):
-            stored = stored.whole()
+        if type(stored) is PackedRows and not self._can_keep_packed(path, live, stored):
+            stored = stored.unpack()
         self.misfits += _top_differences(path, live, stored)
         self._require_single_content(path, live, stored)
-        if type(stored) is Packed:
+        if type(stored) is PackedRows:
             return self._plan_rows(path, live, stored)
         put = self.plan(path, live, stored)
         # the checkpoint had one object here, and the live state has two
@@ -85,9 +85,9 @@ class InPlaceRestore:
         """Return the plan that restores `stored` in the place of `live`."""
         if type(stored) in ATOMS and not self._has_adapted_members(live):
             return lambda: stored
-        if type(stored) is Packed:
+        if type(stored) is PackedRows:
             if not self._can_keep_packed(path, live, stored):
-                return self.plan(path, live, stored.whole())
+                return self.plan(path, live, stored.unpack())
             return self._plan_rows(path, live, stored)
         if live is not stored:
             if self._has_adapted_members(live):
@@ -159,7 +159,7 @@ class InPlaceRestore:
     def _is_rebound(self, path: str, live: Any) -> bool:
         return self._places is not None and self._places.is_rebound(path, live)
 
-    def _can_keep_packed(self, path: str, live: Any, stored: Packed) -> bool:
+    def _can_keep_packed(self, path: str, live: Any, stored: PackedRows) -> bool:
         """Whether no member of a live sequence is to be filled:
         then the rows need not be made yet.
         """
@@ -175,7 +175,7 @@ class InPlaceRestore:
     def _has_fillable_members(self, live: Any) -> bool:
         return isinstance(live, list | tuple | dict | deque) and len(live) > 0
 
-    def _plan_rows(self, path: str, live: Any, stored: Packed) -> Act:
+    def _plan_rows(self, path: str, live: Any, stored: PackedRows) -> Act:
         most = getattr(live, "maxlen", None)
         if most is not None and stored.count > most:
             self.misfits.append(
@@ -189,7 +189,7 @@ class InPlaceRestore:
         if fills:
             self._filled[id(live)] = live, stored
         made: list[Any] = []
-        self._packed.append(lambda: made.append(stored.rows() if fills else stored.whole()))
+        self._packed.append(lambda: made.append(stored.rows() if fills else stored.unpack()))
 
         def act() -> Any:
             if not fills:
@@ -376,7 +376,7 @@ def _plan_set(_: InPlaceRestore, __: str, live: Any, stored: Any) -> Act:
         if type(live) is bytearray:
             live[:] = stored
         elif live is not stored:
-            tables.refill(live, stored)
+            tables.refill_set(live, stored)
         return live
 
     return act
@@ -471,7 +471,7 @@ def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
 
 
 def _stored_type(stored: Any) -> type:
-    return stored.kind if type(stored) is Packed else type(stored)
+    return stored.kind if type(stored) is PackedRows else type(stored)
 
 
 def _require_same(live: Any, stored: Any) -> None:

@@ -55,7 +55,9 @@ def encode_node(value: Any) -> Node | None:
         return Node("numpy.dtype", dtype_json(value))
     if type(value) is np.random.Generator:
         bits = value.bit_generator
-        return Node("numpy.Generator", [_name(bits), [bits.state, _seed(bits)]])
+        return Node(
+            "numpy.Generator", [_bit_generator_name(bits), [bits.state, _seed_sequence_of(bits)]]
+        )
     if type(value) is np.random.RandomState:
         return Node("numpy.RandomState", _legacy_state(value))
     if type(value) is np.random.SeedSequence:
@@ -73,7 +75,7 @@ def group_into_blocks(arrays: Sequence[Any]) -> list[SharedBlock]:
 
 
 def _encode(array: Any) -> Block:
-    name, described = _named(array.dtype)
+    name, described = _dtype_name(array.dtype)
     attrs: dict[str, Any] = {} if described is None else {"dtype": described}
     flags = array.flags
     if flags.f_contiguous and not flags.c_contiguous:
@@ -84,7 +86,7 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     if array.flags.c_contiguous or not array.nbytes:
         return _memory(array)
-    return Distant(_Scattered(array), array.nbytes)
+    return Distant(_StridedItems(array), array.nbytes)
 
 
 def why_not_in_place(live: Any) -> str:
@@ -105,10 +107,10 @@ def why_not_in_place(live: Any) -> str:
 
 
 def list_differences(live: Any, stored: Any) -> list[str]:
-    here = _facts(live)
+    here = _array_facts(live)
     if here is None:
         return ["an array in the checkpoint, none here"]
-    there = _facts(stored)
+    there = _array_facts(stored)
     if there is None:
         return ["no array in the checkpoint, one here"]
     shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
@@ -117,10 +119,10 @@ def list_differences(live: Any, stored: Any) -> list[str]:
     )
 
 
-def _facts(array: Any) -> tuple[Any, ...] | None:
+def _array_facts(array: Any) -> tuple[Any, ...] | None:
     """The facts in which two arrays, read or not, must agree."""
     if not is_stored_leaf(array):
-        return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
+        return (*_dtype_name(array.dtype), array.shape) if type(array) is np.ndarray else None
     named = (
         (array.dtype, array.attrs.get("dtype"))
         if array.kind == "numpy"
@@ -201,18 +203,20 @@ def refill_generator(live: Any, stored: Any) -> bool:
     if not type(live) is type(stored) is np.random.Generator:
         return False
     here, there = live.bit_generator, stored.bit_generator
-    if type(here) is not type(there) or (_seed(here) is None) != (_seed(there) is None):
+    if type(here) is not type(there) or (_seed_sequence_of(here) is None) != (
+        _seed_sequence_of(there) is None
+    ):
         return False
-    refill_bits(here, there.state, _seed(there))
+    refill_bit_generator(here, there.state, _seed_sequence_of(there))
     return True
 
 
-def refill_bits(live: Any, state: Any, seed: Any) -> None:
+def refill_bit_generator(live: Any, state: Any, seed: Any) -> None:
     """Bring a bit generator into this state. `seed`:
     the sequence that spawns its children; None: it spawned none.
     """
     live.state = state
-    here = _seed(live)
+    here = _seed_sequence_of(live)
     if here is not None and (seed is not None or here.n_children_spawned):
         _refill_seed(
             here,
@@ -231,13 +235,13 @@ def require_seed(stored: Any) -> None:
         raise TypeError(f"{type(stored).__name__} is no SeedSequence")
 
 
-def spawned(bits: Any) -> Any:
+def spawned_seed(bits: Any) -> Any:
     """Return the seed sequence of a bit generator that has spawned children, else None."""
-    seed = _seed(bits)
+    seed = _seed_sequence_of(bits)
     return seed if seed is not None and seed.n_children_spawned else None
 
 
-class _Scattered:
+class _StridedItems:
     """The items of an array that is not in C order."""
 
     def __init__(self, array: Any) -> None:
@@ -261,14 +265,14 @@ class _Scattered:
 
 
 @lru_cache
-def _named(dtype: Any) -> tuple[str, Any]:
+def _dtype_name(dtype: Any) -> tuple[str, Any]:
     """Return a dtype's name, and its description where the name is not enough."""
     described = dtype_json(dtype)
     plain = (dtype.name in PLAIN and dtype.isnative) or described == dtype.name
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
-def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
+def _build_array(stored: LeafReader, data: memoryview | None = None) -> Any:
     """Return an array as `stored` describes it, over `data` or in fresh memory."""
     try:
         dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
@@ -279,7 +283,7 @@ def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
 
 
 def allocate_leaf(stored: LeafReader) -> PendingLeaf:
-    array = _array(stored)
+    array = _build_array(stored)
     return PendingLeaf(
         _memory(array),
         lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array,
@@ -295,7 +299,7 @@ def _in_fortran_order(array: Any) -> Any:
 def build_mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
-    array = _array(stored, data)
+    array = _build_array(stored, data)
     return array if array.flags.aligned else None
 
 
@@ -378,7 +382,7 @@ def _of_ml_dtypes(name: str) -> Any:
     return np.dtype(kind)
 
 
-def _scalar(content: Any) -> Any:
+def _decode_scalar(content: Any) -> Any:
     described, text = content
     dtype = dtype_of(described)
     data = bytes.fromhex(text)
@@ -390,7 +394,7 @@ def _scalar(content: Any) -> Any:
     return array[()]
 
 
-def _name(bits: Any) -> str:
+def _bit_generator_name(bits: Any) -> str:
     name = type(bits).__name__
     if BIT_GENERATORS.get(name) is not type(bits):
         raise UsageError(f"its bit generator {name} is none of {', '.join(BIT_GENERATORS)}")
@@ -403,13 +407,13 @@ def _entropy(entropy: Any) -> Any:
     )
 
 
-def _seed(bits: Any) -> Any:
+def _seed_sequence_of(bits: Any) -> Any:
     """Return the seed sequence: with the state alone, `spawn` would repeat itself."""
     seed = getattr(bits, "seed_seq", None)
     return seed if type(seed) is np.random.SeedSequence else None
 
 
-def _generator(content: Any) -> Any:
+def _decode_generator(content: Any) -> Any:
     name, (state, seed) = content
     bits = BIT_GENERATORS[name](seed)
     _require_whole(state)
@@ -417,7 +421,7 @@ def _generator(content: Any) -> Any:
     return np.random.Generator(bits)
 
 
-def try_bits(state: Any) -> None:
+def require_bit_state(state: Any) -> None:
     """Give a new bit generator the state, if it is one of NumPy's.
     An error means that the state is none of its.
     """
@@ -448,13 +452,13 @@ def _legacy_state(generator: Any) -> Any:
     return state
 
 
-def _random_state(state: Any) -> Any:
+def _decode_random_state(state: Any) -> Any:
     generator = np.random.RandomState()
     generator.set_state(state)
     return generator
 
 
-def _seed_sequence(content: Any) -> Any:
+def _decode_seed_sequence(content: Any) -> Any:
     entropy, spawn_key, pool_size, children = content
     # it reserves memory for the pool
     if not 4 <= pool_size <= _MOST_WORDS or not 0 <= children < 2**32:
@@ -465,9 +469,9 @@ def _seed_sequence(content: Any) -> Any:
 
 
 _VALUES = {
-    "numpy_scalar": _scalar,
+    "numpy_scalar": _decode_scalar,
     "numpy.dtype": dtype_of,
-    "numpy.Generator": _generator,
-    "numpy.RandomState": _random_state,
-    "numpy.SeedSequence": _seed_sequence,
+    "numpy.Generator": _decode_generator,
+    "numpy.RandomState": _decode_random_state,
+    "numpy.SeedSequence": _decode_seed_sequence,
 }

@@ -36,7 +36,7 @@ PORTION_BYTES = 4 << 20  # a thread takes this much at a time, and then reports 
 _TOUCH_BYTES = 16 << 20  # interval of the checks whether the memory is needed now
 
 
-class Image(NamedTuple):
+class FileImage(NamedTuple):
     """The layout of a file: its first bytes, then the leaves under `keys` one after another."""
 
     lead: bytes
@@ -49,7 +49,7 @@ class Image(NamedTuple):
         )
 
 
-def pin_of(blocks: Iterable[Block]) -> Pin | None:
+def common_pin(blocks: Iterable[Block]) -> Pin | None:
     """Return how memory for these blocks is pinned; None: pinning would speed up no copy."""
     pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
     return next((pin for pin in pins if pin is not None), None)
@@ -72,11 +72,11 @@ class Arena:
         return self._memory.nbytes
 
     @property
-    def warming(self) -> bool:
+    def is_warming(self) -> bool:
         """Whether a thread still touches its memory: a copy into it would take long."""
         return self._warming.at_work
 
-    def room(self, size: int, pin: Pin | None = None) -> memoryview:
+    def reserve(self, size: int, pin: Pin | None = None) -> memoryview:
         """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier
         snapshot's content is lost.
 
@@ -86,12 +86,12 @@ class Arena:
         self._end_warming()
         if self._abandoned:
             self.release()
-        self._make(size)
+        self._allocate(size)
         self._pin(self._memory, pin)
         return self._memory
 
     @contextmanager
-    def crew(self) -> Iterator[WorkerGroup]:
+    def copying_threads(self) -> Iterator[WorkerGroup]:
         """Within this block, threads copy into its memory.
         If Ctrl-C ends the wait for them, they keep the memory.
         """
@@ -102,17 +102,17 @@ class Arena:
             crew.dismiss()
             self._abandoned = False
 
-    def warm(self, size: int, pin: Pin | None = None) -> None:
+    def warm_up(self, size: int, pin: Pin | None = None) -> None:
         """Reserve `size` bytes; a thread touches and pins them until they are needed.
 
         Raises:
             MemoryError: the machine has less to spare.
         """
         if size > self._memory.nbytes:
-            self._make(size)
+            self._allocate(size)
             crew, memory = WorkerGroup(), self._memory
             self._warming = crew
-            crew.begin(lambda: self._touch(memory, pin, crew), "holdfast-warm")
+            crew.begin(lambda: self._touch_pages(memory, pin, crew), "holdfast-warm")
 
     def release(self) -> None:
         """Free the memory; the next snapshot takes longer, because it touches new memory."""
@@ -122,7 +122,7 @@ class Arena:
             unpin()
         self._memory, self._abandoned = memoryview(b""), False
 
-    def _make(self, size: int) -> None:
+    def _allocate(self, size: int) -> None:
         if size <= self._memory.nbytes:
             return
         self.release()
@@ -141,7 +141,7 @@ class Arena:
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
-    def _touch(self, memory: memoryview, pin: Pin | None, crew: WorkerGroup) -> None:
+    def _touch_pages(self, memory: memoryview, pin: Pin | None, crew: WorkerGroup) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
             if crew.dismissed:
                 return
@@ -166,7 +166,9 @@ class Snapshot:
     and the leaves' blocks as they lie there once `copy` has returned.
     """
 
-    def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
+    def __init__(
+        self, arena: Arena, images: Sequence[FileImage], blocks: Mapping[str, Block]
+    ) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         # None: some of its leaves are not copied, and lie elsewhere
         self.images: list[memoryview | None] = []
@@ -176,9 +178,13 @@ class Snapshot:
         self._starts: list[int] = []
         copies: list[_Copy] = []
         sizes = [image.size(blocks) for image in images]
-        memory, start, end = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values())), 0, 0
+        memory, start, end = (
+            arena.reserve(sum(map(rounded, sizes)), common_pin(blocks.values())),
+            0,
+            0,
+        )
         for image, size in zip(images, sizes, strict=True):
-            copies += self._laid_out(image, memory[start : start + size], start)
+            copies += self._plan_copies(image, memory[start : start + size], start)
             end = start + size
             start += rounded(size)
         self._total = sum(each.source.nbytes for each in copies)
@@ -189,7 +195,7 @@ class Snapshot:
         self._portions = list(_portions(copies))
         self._filling = CopyProgress(end, [portion[0].start for portion in self._portions])
 
-    def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
+    def _plan_copies(self, image: FileImage, whole: memoryview, start: int) -> Iterator[_Copy]:
         self.images.append(
             None if any(is_borrowed(self.blocks[key]) for key in image.keys) else whole
         )
@@ -214,7 +220,7 @@ class Snapshot:
         portions, self._portions = self._portions, []
         done = False
         try:
-            with self._arena.crew() as crew:
+            with self._arena.copying_threads() as crew:
                 _copy_all(
                     portions,
                     COPY_THREADS if self._total >= _THREADS_PAY_BYTES else 1,
@@ -223,11 +229,11 @@ class Snapshot:
                 )
             self.copied_s, done = time.monotonic(), True
         finally:
-            self._end(whole=done)
+            self._end_copies(whole=done)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """End all waits for `copy`, if an exception prevented its end or the report of it."""
-        self._end(whole=False)
+        self._end_copies(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
         """Wait until the first `size` bytes of an image are copied;
@@ -239,7 +245,7 @@ class Snapshot:
         """As `wait`, for all images."""
         return self._filling.wait_until(self._filling.size)
 
-    def _end(self, *, whole: bool) -> None:
+    def _end_copies(self, *, whole: bool) -> None:
         self._filling.end(whole=whole)
         self.copied.set()
 
@@ -256,7 +262,7 @@ def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
     portion: list[_Copy] = []
     size = 0
     for each in copies:
-        for part in [each] if each.source.nbytes <= PORTION_BYTES else _divided(each):
+        for part in [each] if each.source.nbytes <= PORTION_BYTES else _split_copy(each):
             portion.append(part)
             size += part.source.nbytes
             if size >= PORTION_BYTES:
@@ -266,7 +272,7 @@ def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
         yield portion
 
 
-def _divided(whole: _Copy) -> Iterator[_Copy]:
+def _split_copy(whole: _Copy) -> Iterator[_Copy]:
     for start in range(0, whole.source.nbytes, PORTION_BYTES):
         part = slice(start, start + PORTION_BYTES)
         yield _Copy(whole.target[part], whole.source[part], whole.start + start)
@@ -277,12 +283,12 @@ def _copy_all(
 ) -> None:
     todo = deque(enumerate(portions))
     if count == 1:
-        _copy_some(todo, crew, filling)
+        _copy_portions(todo, crew, filling)
     else:
-        map_in_threads(lambda _: _copy_some(todo, crew, filling), range(count), count, crew)
+        map_in_threads(lambda _: _copy_portions(todo, crew, filling), range(count), count, crew)
 
 
-def _copy_some(
+def _copy_portions(
     todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: CopyProgress
 ) -> None:
     """Take portions until none is left. Start all copies, and wait for them."""
@@ -318,14 +324,16 @@ def available_bytes() -> int:
         r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE
     ):
         if controllers == "":
-            found += _within("/sys/fs/cgroup", path, "memory.max", "memory.current", "file")
+            found += _cgroup_allowances(
+                "/sys/fs/cgroup", path, "memory.max", "memory.current", "file"
+            )
         elif "memory" in controllers.split(","):
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
-            found += _within("/sys/fs/cgroup/memory", path, *names)
+            found += _cgroup_allowances("/sys/fs/cgroup/memory", path, *names)
     return min(found, default=1 << 62)
 
 
-def _within(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
+def _cgroup_allowances(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
     """Return what the control group at `path`, and each above it,
     still allows; page cache can be reclaimed.
     """

@@ -23,18 +23,18 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)]
 Whole = Annotated[int, msgspec.Meta(gt=-MOST, lt=MOST)]
 
 
-def shaped(kind: type[T], stored: Any, what: str) -> T:
+def convert_stored(kind: type[T], stored: Any, what: str) -> T:
     """Return `stored` as `kind`, a type of msgspec's.
 
     Raises:
         Damaged: it is not of that kind.
     """
-    with sound(what):
+    with errors_as_damage(what):
         return msgspec.convert(stored, kind)
 
 
 @contextmanager
-def sound(what: str) -> Iterator[None]:
+def errors_as_damage(what: str) -> Iterator[None]:
     """An error in this block means a damaged checkpoint: the block must not call the user's code.
 
     Raises:
@@ -45,10 +45,10 @@ def sound(what: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except UNSOUND as error:
-        raise Damaged(f"{what} is unsound: {type(error).__name__}: {said(error)}") from error
+        raise Damaged(f"{what} is unsound: {type(error).__name__}: {error_text(error)}") from error
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the beginning of its text,
     even if it contains a number with more digits than Python prints.
     """
@@ -58,7 +58,7 @@ def said(error: Exception) -> str:
         return "a number of too many digits"
 
 
-def is_number(value: Any) -> bool:
+def is_printable_number(value: Any) -> bool:
     """Whether it is a number that can be printed, of Python's or of NumPy's; no leaf."""
     return isinstance(value, Number) and not (isinstance(value, int) and abs(value) >= 2**64)
 
@@ -72,5 +72,5 @@ def is_plain(value: Any) -> bool:
     return (
         not is_stored_leaf(value)
         and getattr(value, "shape", ()) == ()
-        and (not isinstance(value, int) or is_number(value))
+        and (not isinstance(value, int) or is_printable_number(value))
     )

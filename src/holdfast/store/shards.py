@@ -17,7 +17,7 @@ from ..bulk import Extent
 from ..errors import Damaged
 from ..pages import Data, Distant
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
-from ..state.snapshot import Arena, Image, Snapshot
+from ..state.snapshot import Arena, FileImage, Snapshot
 from ..threads import Hook
 from .finite_check import FiniteCheck
 from .format import XXH3, FileEntry, LeafEntry, hasher, in_file, joined_digest, kind_of, shard_stem
@@ -176,7 +176,7 @@ class StagedState(NamedTuple):
         bulk.release()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(
-            arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh
+            arena, [FileImage(shard.header, shard.keys) for shard in self.shards], fresh
         )
         return self._replace(
             leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None

@@ -163,7 +163,9 @@ class Reader(StorageReader):
     def _object(self, item: ReadItem) -> Any:
         """Return what is saved under the item's name, in fresh memory, in its own types."""
         name = item.storage_index.fqn
-        node = nodes.at(self._view.tree, *(nodes.quoted(str(step)) for step in self._paths[name]))
+        node = nodes.node_at(
+            self._view.tree, *(nodes.quote_key(str(step)) for step in self._paths[name])
+        )
         if node is None and self._values[name] is not None:
             raise UsageError(
                 f"{name}: it lies under a key that DCP cannot name; load it by Store.load()"

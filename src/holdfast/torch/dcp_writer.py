@@ -155,7 +155,7 @@ class Writer(StorageWriter):
         place: _SavePlace = plan.storage_data
         wait_until_visible(Path(place.partial))
         pieces_of: list[dict[str, Block]] = [{} for _ in place.parts]
-        objects, taken = tree.Flat({}, {}), Counter[str]()
+        objects, taken = tree.FlatState({}, {}), Counter[str]()
         for item in plan.items:
             path = _path(planner, item.index.fqn)
             if item.type == WriteItemType.BYTE_IO:
@@ -283,7 +283,7 @@ def _path(planner: Any, name: str) -> _Path:
 
 def _key(path: _Path) -> str:
     """Return the key that `tree.flatten` would give."""
-    return "/".join(tree.quoted(str(step)) for step in path)
+    return "/".join(tree.quote_key(str(step)) for step in path)
 
 
 def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | None:
@@ -323,7 +323,7 @@ def _object(planner: Any, item: WriteItem) -> Any:
     return value
 
 
-def _taken_apart(value: Any, path: _Path) -> tree.Flat:
+def _taken_apart(value: Any, path: _Path) -> tree.FlatState:
     """Return the object's node,
     and its leaves under the keys that they would have in the whole state.
     """
@@ -333,7 +333,7 @@ def _taken_apart(value: Any, path: _Path) -> tree.Flat:
     node = flat.tree
     for step in path:
         node = node["dict"][str(step)]
-    return tree.Flat(node, flat.leaves)
+    return tree.FlatState(node, flat.leaves)
 
 
 def _tree(nodes: Mapping[_Path, Any]) -> Any:

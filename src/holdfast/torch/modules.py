@@ -25,7 +25,7 @@ from ..errors import UsageError
 from ..state.codec import is_stored_leaf
 from ..state.fill import read_whole
 from ..state.places import Members
-from ..state.sound import Whole, shaped
+from ..state.sound import Whole, convert_stored
 from . import entered
 from .entered import BESIDES
 from .pieces import divided_like, is_dtensor, local
@@ -163,7 +163,7 @@ def besides(stored: Mapping[str, Any]) -> Besides:
     Raises:
         Damaged: it is of another kind.
     """
-    return shaped(Besides, stored.get(BESIDES, {}), "a module's buffers")
+    return convert_stored(Besides, stored.get(BESIDES, {}), "a module's buffers")
 
 
 def tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,9 +188,9 @@ def require_names(stored: Mapping[str, Any]) -> None:
     Raises:
         Damaged: no module has such names, or such version numbers.
     """
-    shaped(dict[str, Any], stored, "a module's state")
-    shaped(dict[str, dict[str, Any]], stored.get(METADATA, {}), "a module's metadata")
-    shaped(dict[str, _Version], stored.get(METADATA, {}), "a module's metadata")
+    convert_stored(dict[str, Any], stored, "a module's state")
+    convert_stored(dict[str, dict[str, Any]], stored.get(METADATA, {}), "a module's metadata")
+    convert_stored(dict[str, _Version], stored.get(METADATA, {}), "a module's metadata")
 
 
 def entries(module: nn.Module) -> dict[str, Any]:

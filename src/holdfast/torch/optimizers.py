@@ -20,7 +20,7 @@ from torch.optim import LBFGS, Optimizer
 from ..errors import Damaged
 from ..state.codec import LeafReader
 from ..state.fill import read_whole
-from ..state.sound import Whole, is_plain, shaped
+from ..state.sound import Whole, convert_stored, is_plain
 from . import entered, gradients
 from .entered import BESIDES
 from .modules import is_torchs_own
@@ -108,7 +108,7 @@ def _apart(stored: Any) -> tuple[Any, _Besides]:
     if not isinstance(stored, Mapping) or BESIDES not in stored:
         return stored, _Besides()
     rest = {key: value for key, value in stored.items() if key != BESIDES}
-    return rest, shaped(_Besides, stored[BESIDES], "what an optimizer holds")
+    return rest, convert_stored(_Besides, stored[BESIDES], "what an optimizer holds")
 
 
 def is_torchs(value: object) -> bool:
@@ -390,8 +390,8 @@ def _require_groups(stored: Any) -> None:
     Raises:
         Damaged: no optimizer has such groups.
     """
-    found = shaped(_Optimizer, stored, "an optimizer's state")
-    groups = [shaped(_Group, group, "an optimizer's group") for group in found.param_groups]
+    found = convert_stored(_Optimizer, stored, "an optimizer's state")
+    groups = [convert_stored(_Group, group, "an optimizer's group") for group in found.param_groups]
     numbers = [number for group in groups for number in group.params]
     if len({*numbers}) != len(numbers):
         raise Damaged("an optimizer's groups share a parameter")
@@ -449,7 +449,7 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
     lines = []
     wanted = _MOMENTS.get(type(optimizer).__name__, ())
     for number, parameter in _numbered(optimizer, stored["param_groups"]):
-        entry = shaped(
+        entry = convert_stored(
             dict[str, Any], stored["state"].get(number, {}), f"an optimizer's state/{number}"
         )
         if (

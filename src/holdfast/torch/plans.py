@@ -345,12 +345,12 @@ def _drawn(
     """Yield the items of `source` for `epoch` after `load` has run;
     the global generators do not advance.
     """
-    with rng.scope(key("sampler", seed, epoch)):
+    with rng.seeded_scope(key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
         indices, stream = iter(source), rng.capture()
     while True:
-        with rng.scope(0):
+        with rng.seeded_scope(0):
             rng.restore(stream)
             batch = next(indices, _NOTHING)
             stream = rng.capture()
