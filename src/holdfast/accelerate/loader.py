@@ -26,8 +26,8 @@ from accelerate.data_loader import (
 from accelerate.utils import synchronize_rng_states
 
 from ..data import feed as feeds
-from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
-from ..data.promise import Unproven, digest_of
+from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
+from ..data.promise import UnprovenCode, code_digest
 from ..errors import UsageError
 from ..state import rng
 from ..trainers.known import NAMES
@@ -83,7 +83,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 
 
 @cache
-def _untried() -> Unproven | None:
+def _untried() -> UnprovenCode | None:
     return require("accelerate", NAMES["accelerate"])
 
 
@@ -100,13 +100,13 @@ class PreparedFeed(Feed):
     and `loader.iteration` follows them.
     """
 
-    def __init__(self, loader: Any, seed: int, untried: Unproven | None) -> None:
+    def __init__(self, loader: Any, seed: int, untried: UnprovenCode | None) -> None:
         super().__init__(loader)
         self._inner = feeds.feed_for(loader.base_dataloader, seed)
         self.replays, inside = self._inner.replays, self._inner.unknown
         self.unknown = untried or inside
         if untried is not None and inside is not None:  # one drill proves both
-            self.unknown = untried._replace(code=untried.code[:16] + digest_of(inside)[:16])
+            self.unknown = untried._replace(code=untried.code[:16] + code_digest(inside)[:16])
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         # batches of the loader inside for one outside
         self._each = loader.state.num_processes if dispatches else 1
@@ -119,11 +119,11 @@ class PreparedFeed(Feed):
         self._end: FeedPosition | None = None  # where this epoch was resumed, if that was its end
 
     @property
-    def at_rest(self) -> bool:
+    def can_save_here(self) -> bool:
         """Whether the last batch ended a group of `accelerator.accumulate`."""
         return bool(self._loader.gradient_state.sync_gradients)
 
-    def require(self, objects: Iterable[object]) -> None:
+    def require_objects(self, objects: Iterable[object]) -> None:
         """Require the loader's Accelerator among the tracked objects.
 
         Raises:
@@ -140,7 +140,7 @@ class PreparedFeed(Feed):
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         position, self._end = self._end if position is None else position, None
-        self._epoch, self._given = epoch, reached(position, epoch)
+        self._epoch, self._given = epoch, batches_before(position, epoch)
         self._notes.clear()
         self._again.clear()
         if position is not None and self._given and position["ended"]:
@@ -154,7 +154,7 @@ class PreparedFeed(Feed):
         self._began = self._generator()
         self._loader.set_epoch(epoch)
         inner = None if position is None else position["inner"]
-        self._batches, self._fetched = self._inner.open(epoch, inner), reached(inner, epoch)
+        self._batches, self._fetched = self._inner.open(epoch, inner), batches_before(inner, epoch)
         if self._given and position is not None:
             for random in position["fetched"]:
                 rng.restore(random)

@@ -22,36 +22,36 @@ class StoredPosition(dict[str, Any]):
 
     @classmethod
     def of(cls, stored: FeedPosition) -> StoredPosition:
-        return cls({key: _stored(value) for key, value in stored.items()})
+        return cls({key: _as_stored(value) for key, value in stored.items()})
 
     def __missing__(self, key: str) -> Any:
-        raise OtherKind(
+        raise OtherFeedKind(
             "the position of a loader in the checkpoint "
             "is that of another kind of loader: it has no"
             f" {key!r}. {other_samples()}"
         )
 
 
-class OtherKind(Mismatch):
+class OtherFeedKind(Mismatch):
     """A position is that of another kind of feed:
     nothing of it can be used, and nothing is damaged.
     """
 
 
-def _stored(value: Any) -> Any:
+def _as_stored(value: Any) -> Any:
     if isinstance(value, dict) and {"epoch", "batches"} <= value.keys():
         return StoredPosition.of(value)
-    return [*map(_stored, value)] if type(value) is list else value
+    return [*map(_as_stored, value)] if type(value) is list else value
 
 
-def plain(position: Any) -> Any:
+def to_plain_dicts(position: Any) -> Any:
     """Return it as plain dicts: a feed may save the stored position that it was given."""
     if type(position) in (dict, StoredPosition):
-        return {key: plain(value) for key, value in position.items()}
-    return [*map(plain, position)] if type(position) is list else position
+        return {key: to_plain_dicts(value) for key, value in position.items()}
+    return [*map(to_plain_dicts, position)] if type(position) is list else position
 
 
-def facts(loader: Any, sized: Any = None) -> dict[str, Any]:
+def loader_facts(loader: Any, sized: Any = None) -> dict[str, Any]:
     """Return the facts of a loader of any kind; its length is that of `sized`, if given."""
     found: dict[str, Any] = {"loader": type(loader).__name__}
     for fact, attribute in (
@@ -75,7 +75,7 @@ def known_length(loader: Any) -> int | None:
         return None
 
 
-def reached(position: FeedPosition | None, epoch: int) -> int:
+def batches_before(position: FeedPosition | None, epoch: int) -> int:
     """Number of batches of `epoch` before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
 
@@ -92,14 +92,14 @@ class Feed:
         self._epoch = 0
 
     @property
-    def lives_on(self) -> str:
+    def unrestorable_part(self) -> str:
         """The part of the loader that continues from epoch to epoch and cannot be restored;
         empty if there is none.
         """
         return ""
 
     @property
-    def at_rest(self) -> bool:
+    def can_save_here(self) -> bool:
         """Whether the state may be saved after the last batch that was handed out."""
         return True
 
@@ -112,7 +112,7 @@ class Feed:
         and `epoch` is opened at its start.
         """
 
-    def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
+    def open_and_skip(self, epoch: int, skipped: int) -> Iterator[Any]:
         """Batches of a new pass without its first ones; used if no position can be restored.
         open() may have failed.
         """
@@ -128,7 +128,7 @@ class Feed:
         """
         return {"epoch": self._epoch, "batches": consumed}
 
-    def require(self, objects: Iterable[object]) -> None:
+    def require_objects(self, objects: Iterable[object]) -> None:
         """Check that the state has what a loop over this loader needs in it.
 
         Raises:
@@ -139,4 +139,4 @@ class Feed:
         """Facts for the fingerprint;
         those named in feed.MOVES decide which samples a position means.
         """
-        return facts(self._loader)
+        return loader_facts(self._loader)

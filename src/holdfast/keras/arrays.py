@@ -12,7 +12,7 @@ import numpy as np
 from keras.src import tree
 from keras.src.trainers.data_adapters import array_slicing
 
-from ..data.order import Shuffle, key
+from ..data.order import Shuffle, derive_key
 from .feed import BatchSource
 
 
@@ -78,7 +78,7 @@ class Arrays(BatchSource):
 
     def _in_batch(self, number: int, start: int) -> Any:
         size = min(self.size, self.samples - start)
-        return start + Shuffle(size, key("batch", self._seed, start), number).block(0, size)
+        return start + Shuffle(size, derive_key("batch", self._seed, start), number).block(0, size)
 
     def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         backend = keras.backend.backend()

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..run.weights import StartFrom
 from ..terminal import warn
@@ -38,7 +38,7 @@ class Fitting:
         path: str | os.PathLike[str],
         state: Mapping[str, Any] | None,
         options: RunOptions,
-        untried: Unproven | None,
+        untried: UnprovenCode | None,
     ) -> None:
         build(call)
         self._call, model = call, call.model

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, Unpack, cast
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..terminal import say
 from ..trainers.training import RunOptions, only_one
 from . import framework
@@ -46,7 +46,7 @@ class Holdfast:
         self.path, self.state, self.options = path, dict(state or {}), options
         self._fit: Fit | None = None
         self._logs: Logs | None = None
-        self._untried: Unproven | None = None
+        self._untried: UnprovenCode | None = None
         self._method: Any = None
 
     @property

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import Stopped, UsageError
 from ..run.passes import ENDLESS
 from ..state import rng
@@ -39,7 +39,7 @@ class Fit:
         state: Mapping[str, Any],
         options: RunOptions,
         logs: Logs,
-        untried: Unproven | None,
+        untried: UnprovenCode | None,
     ) -> None:
         self._trainer, self._loops, self._logs = trainer, trainer.fit_loop, logs
         self._epochs = trainer.fit_loop.epoch_loop

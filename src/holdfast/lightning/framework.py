@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..terminal import say
 from ..trainers.known import NAMES
@@ -55,7 +55,7 @@ def is_a(callback: Any, kind: str) -> bool:
     return any(each.__name__ == kind for each in type(callback).__mro__)
 
 
-def require_known(trainer: Any) -> Unproven | None:
+def require_known(trainer: Any) -> UnprovenCode | None:
     """As `names.require`, for the package that `trainer` is from."""
     package = package_of(trainer)
     fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"

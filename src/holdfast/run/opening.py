@@ -14,7 +14,7 @@ from .. import scan
 from ..children import steps
 from ..cluster import job_leader
 from ..cluster.hold import HOLD, not_started
-from ..data.order import key
+from ..data.order import derive_key
 from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
 from ..legible import is_text
@@ -419,7 +419,7 @@ def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
     # seed numbers that differ from other ranks'
     if checkpoint is not None and rank >= checkpoint.world:
-        rng.seed(key("rank", session.progress.seed, session.position.step, rank))
+        rng.seed(derive_key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
         session.reporter.warn_changed(

@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed, FeedPosition, plain
-from ..data.promise import Unproven
+from ..data.facts import Feed, FeedPosition, to_plain_dicts
+from ..data.promise import UnprovenCode
 from ..errors import Damaged, Mismatch
 from ..interval import Mark
 from ..state import rng
@@ -239,7 +239,7 @@ class LoaderPosition(msgspec.Struct):
             self.ahead.popleft()
 
     def position_after(self, consumed: int) -> FeedPosition:
-        found: FeedPosition = plain(self.feed.position(consumed))
+        found: FeedPosition = to_plain_dicts(self.feed.position(consumed))
         return found
 
     def position(self) -> FeedPosition:
@@ -274,7 +274,7 @@ class RunProgress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self._looked_at_body = False
-        self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
+        self.unproven: dict[str | None, UnprovenCode | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
         self._cursor: LoaderPosition | None = None  # the loader in progress
 
@@ -298,10 +298,10 @@ class RunProgress:
         """What of the loader in progress no start can bring back, not even at an epoch's end;
         empty if nothing.
         """
-        return "" if self._cursor is None else self._cursor.feed.lives_on
+        return "" if self._cursor is None else self._cursor.feed.unrestorable_part
 
     @property
-    def unproven_here(self) -> Unproven | None:
+    def unproven_here(self) -> UnprovenCode | None:
         """Return why a start from here may be refused, or may give other results: the unproven
         loader in progress, or the unproven framework inside an epoch.
 

@@ -27,7 +27,7 @@ from .report import Reporter
 EVENT = "unproven"  # of a drilled run's journal
 LEAST_STEPS = 1000  # the least number of steps that a save waits for an epoch's end
 _FILE = "{}-replays.json"  # beside the run's directory: the digests of what a drill has proven
-_UNPROVEN = msgspec.json.Decoder(promise.Unproven)
+_UNPROVEN = msgspec.json.Decoder(promise.UnprovenCode)
 _PROVEN = msgspec.json.Decoder(dict[str, str])
 
 
@@ -76,7 +76,9 @@ class EpochEndSaves(msgspec.Struct):
             return
 
         def encode_mine() -> bytes:
-            return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
+            return (
+                b"" if unknown is None else msgspec.json.encode(promise.describe_unproven(unknown))
+            )
 
         def choose_unproven(several: list[bytes]) -> bytes:
             known = read_proven(attempt.root) if any(several) else {}
@@ -166,7 +168,7 @@ class EpochEndSaves(msgspec.Struct):
             code=found.code,
         )
 
-    def report_untested_framework(self, found: promise.Unproven) -> None:
+    def report_untested_framework(self, found: promise.UnprovenCode) -> None:
         """Print, once in each start,
         that this framework version was not tested, and where the run saves.
         """

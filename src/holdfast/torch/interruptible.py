@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.sampler import require_same_order
 from ..errors import Mismatch, UsageError
 
@@ -191,4 +191,4 @@ def _shuffle_name() -> str:
     torch does not promise that a later version draws the same order.
     """
     drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
-    return f"torch.randperm {key(*drawn):016x}"
+    return f"torch.randperm {derive_key(*drawn):016x}"

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..data.facts import FeedPosition, LoaderFacts
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
 from .twin import draw_seed_of_workers, facts_of, torchdatas, twin_of
@@ -41,15 +41,15 @@ class IterableFeed(ReplayFeed):
         first = position is None and not self._passes
         return {"draws": first or not self._users.persistent_workers}
 
-    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
-        seed = key("workers", self._seed, epoch)
+    def _begin_pass(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
+        seed = derive_key("workers", self._seed, epoch)
         if memory.get("draws", True) and not (again and self._users.generator is not None):
             draw_seed_of_workers(self._users, self._loader, seed)
         else:
             self._loader.generator.manual_seed(seed)
         return iterate(self._loader)
 
-    def _unknown(self) -> Any:
+    def _unproven_code(self) -> Any:
         return unknown_stream(self._users.dataset)
 
     def _roots(self) -> list[Any]:
@@ -83,12 +83,14 @@ class DatasetFeed(StatefulFeed):
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
 
-    def _begin(self, *, first: bool) -> Iterator[Any]:
+    def _begin_pass(self, *, first: bool) -> Iterator[Any]:
         if first or not self._users.persistent_workers:
-            draw_seed_of_workers(self._users, self._loader, key("workers", self._seed, self._epoch))
-        return super()._begin(first=first)
+            draw_seed_of_workers(
+                self._users, self._loader, derive_key("workers", self._seed, self._epoch)
+            )
+        return super()._begin_pass(first=first)
 
-    def _generator(self) -> dict[str, Any]:
+    def _generator_state(self) -> dict[str, Any]:
         return {}  # it draws only the seed of workers
 
 

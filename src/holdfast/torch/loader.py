@@ -20,9 +20,9 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
-from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
-from ..data.order import key
-from ..data.stateful import forgets
+from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
+from ..data.order import derive_key
+from ..data.stateful import loses_shuffle_buffer
 from .iterables import DatasetFeed, IterableFeed, unknown_stream
 from .plans import Step, plan_for, position_of
 from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
@@ -36,7 +36,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader, DataLoader):
         return None
     indexed = not isinstance(loader.dataset, IterableDataset)
-    keeps_state = hasattr(loader.dataset, "state_dict") and not forgets(loader.dataset)
+    keeps_state = hasattr(loader.dataset, "state_dict") and not loses_shuffle_buffer(loader.dataset)
     of_torchdata = _is_torchdatas(loader)
     # its own state is needed where it contains more than an order and a dataset's state
     if of_torchdata:
@@ -70,7 +70,7 @@ def _repeats(loader: DataLoader[Any]) -> bool:
     return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
 
 
-def unknown_in(value: Any) -> Any:
+def find_unproven(value: Any) -> Any:
     """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader;
     None if there is none.
     """
@@ -117,7 +117,7 @@ class DataLoaderFeed(Feed):
         # as in the run's first attempt: later attempts may have other workers
         if position is not None:
             self._once = bool(position.get("once"))
-        resumed = position is not None and reached(position, epoch)
+        resumed = position is not None and batches_before(position, epoch)
         at = position if position is not None and resumed else self._start(epoch, position)
         self._steps.begin(self._plan.walk(epoch, at))
         self._recent.clear()
@@ -140,7 +140,7 @@ class DataLoaderFeed(Feed):
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
         # otherwise the restored random numbers already come after those drawn here
         plain = batches == 0
-        seed = key("workers", self._seed, epoch, batches)
+        seed = derive_key("workers", self._seed, epoch, batches)
         if plain and self._draws and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)
         else:

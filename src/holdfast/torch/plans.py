@@ -26,7 +26,7 @@ from ..data import groups
 from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
 from ..data.memory import PassMemory
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
 from ..errors import Mismatch
@@ -144,7 +144,7 @@ class GroupPlan(BatchPlan):
     def _steps(self, epoch: int, batches: int, samples: int, taken: groups.Taken) -> Iterator[Step]:
         for number, batch in enumerate(self.sampler.batches(epoch, taken), 1):
             samples += len(batch) * self.sampler.world
-            now = groups.further(taken, self.sampler.together, number)
+            now = groups.add_batches(taken, self.sampler.together, number)
             position = position_of(epoch, batches + number, samples) | {
                 "taken": [[*pair] for pair in now]
             }
@@ -191,7 +191,7 @@ class ReplayPlan(BatchPlan):
         self._memory.restore(at.get(_MEMORY, {}))
 
     def after(self) -> dict[str, Any]:
-        carried = self._memory.now() if self._over else {}
+        carried = self._memory.current_values() if self._over else {}
         return {_MEMORY: carried, _OVER: True} if carried else {}
 
     def describe(self) -> LoaderFacts:
@@ -200,7 +200,7 @@ class ReplayPlan(BatchPlan):
     def _steps(self, epoch: int) -> Iterator[Step]:
         digest = xxhash.xxh3_128()
         samples, self._over = 0, False
-        self._memory.begin()
+        self._memory.begin_pass()
         for batches, indices in enumerate(_drawn(self.source, self.seed, epoch), 1):
             digest.update(repr(_plain(indices)).encode())
             samples += _samples(indices)
@@ -215,7 +215,7 @@ class ReplayPlan(BatchPlan):
         if passes change it; read once in a pass.
         """
         if batches == 1:
-            self._before = self._memory.before()
+            self._before = self._memory.values_before_pass()
         return self._before
 
 
@@ -345,7 +345,7 @@ def _drawn(
     """Yield the items of `source` for `epoch` after `load` has run;
     the global generators do not advance.
     """
-    with rng.seeded_scope(key("sampler", seed, epoch)):
+    with rng.seeded_scope(derive_key("sampler", seed, epoch)):
         _begin(source, seed, epoch)
         load()
         indices, stream = iter(source), rng.capture()
@@ -366,7 +366,7 @@ def _begin(source: Any, seed: int, epoch: int) -> None:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         if isinstance(getattr(sampler, "generator", None), torch.Generator):
-            sampler.generator.manual_seed(key("sampler", seed, epoch))
+            sampler.generator.manual_seed(derive_key("sampler", seed, epoch))
 
 
 def _replay(steps: Iterator[Step], position: FeedPosition) -> None:

@@ -26,9 +26,9 @@ from typing import Any
 from torch.utils.data import DistributedSampler, Sampler
 
 from ..data import groups
-from ..data.order import key
-from ..data.seeded import Index, carrying
-from ..data.split import Split
+from ..data.order import derive_key
+from ..data.seeded import Index, with_epoch
+from ..data.split import RankSplit
 from ..errors import UsageError
 from .interruptible import Interruptible
 from .world import world
@@ -56,7 +56,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         rank, size = world(rank, num_replicas)
         DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
-        self._split = Split(self._order.length, size, rank, drop_last)
+        self._split = RankSplit(self._order.length, size, rank, drop_last)
         self.world = size
         self.position = 0  # samples of this epoch that all ranks together have consumed
 
@@ -66,7 +66,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
 
     @property
     def remaining(self) -> int:
-        return self._split.rounds(self.position)
+        return self._split.samples_left(self.position)
 
     @property
     def progress(self) -> int:
@@ -89,7 +89,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         """Return this rank's part of `epoch` from position `start`;
         the sampler's own position does not change.
         """
-        return carrying(self._order.walk(epoch, self._split.places(start)), epoch)
+        return with_epoch(self._order.walk(epoch, self._split.remaining_places(start)), epoch)
 
     def _go(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
@@ -145,7 +145,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.num_batches = sum(
             size // self.together if drop_last else -(-size // self.together) for size in sizes
         )
-        self._groups = f"{key(*self.group_ids):016x}"
+        self._groups = f"{derive_key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
         self.taken: groups.Taken = ()
 
@@ -174,7 +174,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             UsageError: fewer are left.
         """
         if self._require(n, "batches"):
-            self.taken = groups.further(self.taken, self.together, n)
+            self.taken = groups.add_batches(self.taken, self.together, n)
 
     def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
         """Return this rank's batches of `epoch` after those `taken`;
@@ -182,19 +182,19 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         """
         made, done = self._batches(epoch, taken)
         for batch in made[done:]:
-            yield list(carrying(groups.part(batch, self.world, self.rank), epoch))
+            yield list(with_epoch(groups.part_of_rank(batch, self.world, self.rank), epoch))
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"groups": self._groups}
 
     def _batches(self, epoch: int, taken: groups.Taken) -> tuple[list[list[int]], int]:
         """The batches over all ranks since they have this size, and how many of them were taken."""
-        before, done = groups.since(taken, self.together)
+        before, done = groups.split_by_size(taken, self.together)
         wanted = epoch, tuple(before)
         if wanted not in self._last:
-            left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
+            left = groups.remaining_samples(self._order.of(epoch).tolist(), self.group_ids, before)
             self._last = {
-                wanted: groups.batches(
+                wanted: groups.group_batches(
                     left, self.group_ids, self.together, drop_last=self.drop_last
                 )
             }

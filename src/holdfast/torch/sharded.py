@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.split import Split, dealt
+from ..data.split import RankSplit, assign_places
 from ..errors import UsageError
 from ..threads import WorkerPool
 from .world import world
@@ -121,7 +121,9 @@ class DistributedShardedDataset:
         count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
         self.files = [
             everything[place]
-            for place in dealt(Split(len(everything), self.world_size, self.rank), count)
+            for place in assign_places(
+                RankSplit(len(everything), self.world_size, self.rank), count
+            )
         ]
         self.shards = [seed if shuffle else None, self.world_size, count]
         self.sample_getitem_transform = sample_getitem_transform

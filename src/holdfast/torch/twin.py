@@ -26,7 +26,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..data.facts import facts
+from ..data.facts import loader_facts
 from ..data.seeded import Seeded
 from .workers import WorkerInit
 
@@ -131,4 +131,4 @@ def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
         if isinstance(dataset, Seeded)
         else type(dataset).__name__
     )
-    return facts(loader, dataset) | {"dataset": name}
+    return loader_facts(loader, dataset) | {"dataset": name}

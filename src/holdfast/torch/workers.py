@@ -18,7 +18,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from ..data.seeded import in_worker
+from ..data.seeded import mark_as_worker
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
@@ -39,7 +39,7 @@ class WorkerInit(Unstopped):
     """The same, in a worker of `run.batches`."""
 
     def __call__(self, worker: int) -> None:
-        in_worker()
+        mark_as_worker()
         super().__call__(worker)
 
 

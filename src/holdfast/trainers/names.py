@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 
 _MOST_TOLD = 3  # the most names of changed functions in a line
@@ -33,7 +33,7 @@ class ForeignName(NamedTuple):
     sources: frozenset[str] = frozenset()
 
 
-def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
+def require(framework: str, names: Iterable[ForeignName]) -> UnprovenCode | None:
     """Return which of `names` have changed since the tests were run, with the version; None: none
     has.
 
@@ -57,7 +57,7 @@ def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
         f"{each} {getattr(sys.modules[each], '__version__', '')}".strip() for each in packages
     )
     code = hashlib.sha256(f"{kind} {sorted(changed.items())}".encode()).hexdigest()[:32]
-    return Unproven(code, kind, _told([path.partition(":")[2] for path in changed]))
+    return UnprovenCode(code, kind, _told([path.partition(":")[2] for path in changed]))
 
 
 def _told(changed: list[str]) -> str:

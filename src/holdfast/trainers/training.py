@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from .. import journal
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..rules import Auto, Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
@@ -74,7 +74,7 @@ class Training:
         *,
         epochs: int | range | None = None,
         steps: int | None = None,
-        untried: Unproven | None = None,
+        untried: UnprovenCode | None = None,
     ) -> None:
         self._changed = ExitStack()
         self.run = Run(path, state, **options)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..data.seeded import SeededBatches, in_worker
+from ..data.seeded import SeededBatches, mark_as_worker
 
 
 class Walked:
@@ -73,6 +73,6 @@ class _Init:
         self._users = users
 
     def __call__(self, worker: int) -> None:
-        in_worker()
+        mark_as_worker()
         if self._users is not None:
             self._users(worker)

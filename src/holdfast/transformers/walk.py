@@ -12,7 +12,7 @@ import torch
 from transformers import Trainer
 from transformers import trainer as home
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..run.loop import Loop
 from ..run.passes import ENDLESS
 from ..run.run import Run
@@ -39,7 +39,7 @@ class TrainerWalk:
         path: str | os.PathLike[str],
         state: Mapping[str, Any],
         options: RunOptions,
-        untried: Unproven | None,
+        untried: UnprovenCode | None,
     ) -> None:
         self._trainer, self._path, self._state, self._options = trainer, path, state, options
         self._untried = untried
