@@ -99,7 +99,7 @@ class Dictionary:
         self.put, self.get = values.__setitem__, values.get
         self.drop = lambda key: values.pop(key, None)
 
-    def twin(self) -> Dictionary:
+    def reconnect(self) -> Dictionary:
         return self
 
 

@@ -22,7 +22,7 @@ class Channel(Protocol):
 
     def drop(self, key: str) -> None: ...
 
-    def twin(self) -> Channel:
+    def reconnect(self) -> Channel:
         """Return a channel with the same keys over its own connection, for another thread."""
         ...
 
@@ -50,7 +50,7 @@ class NoChannel:
     def drop(self, key: str) -> None:
         del key
 
-    def twin(self) -> Channel:
+    def reconnect(self) -> Channel:
         return self
 
 

@@ -93,7 +93,7 @@ class Ranks:
         for another thread; each call makes a new one.
         """
         self._twins[name] += 1
-        return self._conversation(f"{name}-{self._twins[name]}", self._channel.twin())
+        return self._conversation(f"{name}-{self._twins[name]}", self._channel.reconnect())
 
     def beside(self, name: str) -> Ranks:
         """Return the same ranks in a separate conversation, in the same thread."""

@@ -151,7 +151,7 @@ def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
     name = data.draw(st.sampled_from(["float32", "bfloat16", "complex128"]))
     layout = data.draw(st.sampled_from(["channels_last", "transposed", "permuted", "every other", "a window"]))
     tensor = in_layout(layout, tensor_of(getattr(torch, name)))
-    view = items.data(tensor, items.Now())
+    view = items.tensor_data(tensor, items.DeviceMoments())
     expected = bytearray(raw(tensor))
     start = data.draw(st.integers(0, len(expected)))
     stop = data.draw(st.integers(start, len(expected)))
@@ -171,7 +171,7 @@ def test_an_array_takes_what_is_put_into_it():
 def test_two_threads_may_have_the_two_halves_of_an_item():
     """Neither takes the other's away."""
     tensor = torch.zeros(64, 64, dtype=torch.float64).t()
-    view, new = items.data(tensor, items.Now()), bytearray(os.urandom(8 * 64 * 64))
+    view, new = items.tensor_data(tensor, items.DeviceMoments()), bytearray(os.urandom(8 * 64 * 64))
 
     def fill(first):
         for start in range(first * 5, len(new), 15):
@@ -384,7 +384,7 @@ def cuda(request, monkeypatch):
             items.TensorItems(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
         )
 
-    monkeypatch.setattr(leaves, "data", data)
+    monkeypatch.setattr(leaves, "tensor_data", data)
     return fake
 
 
@@ -394,7 +394,7 @@ def described(tensor, now):
 
 
 def device_blocks():
-    now = items.Now()
+    now = items.DeviceMoments()
     tensors = {
         "weight": in_layout("channels_last", tensor_of(torch.float32)),
         "plain": torch.randn(1000),
@@ -507,7 +507,7 @@ def test_a_restore_onto_a_device_goes_by_way_of_pieces(cuda):
     tensor = in_layout("channels_last", tensor_of(torch.float32))
     kept = Kept("w", codec.Block("torch", "float32", tuple(tensor.shape), memoryview(raw(tensor)), {}))
     live = torch.zeros_like(tensor)
-    pages.put(described(live, items.Now()), memoryview(bytearray(kept.data)))
+    pages.put(described(live, items.DeviceMoments()), memoryview(bytearray(kept.data)))
     assert raw(tensor) == raw(live)
     assert ["event", "wait for event", "copy", "synchronize"] == cuda.log
 
@@ -518,6 +518,6 @@ def test_what_no_leaf_adapter_can_write_to_is_filled_by_way_of_a_copy():
         expected = torch.randn(live.shape, dtype=torch.complex64)
         kept = Kept("w", codec.encode_leaf(expected))
         filling = stored.TensorRestore()
-        filling.into(live, kept)
-        filling.run()
+        filling.read_into(live, kept)
+        filling.read_all()
         assert torch.equal(expected, live)

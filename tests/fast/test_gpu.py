@@ -182,8 +182,8 @@ def test_neither_a_save_nor_a_restore_holds_the_state_on_the_host(tmp_path, chan
         else:
             live.zero_()
             filling = stored.TensorRestore()
-            filling.into(live, store.latest().handles()["w"])
-            filling.run()
+            filling.read_into(live, store.latest().handles()["w"])
+            filling.read_all()
         assert peak_bytes() - before <= 64 << 20
         assert torch.cuda.max_memory_allocated() - before_device <= 8 * PIECE_BYTES
     assert torch.equal(expected, live)
@@ -199,8 +199,8 @@ def test_a_restore_comes_after_what_was_under_way():
         torch.cuda._sleep(BUSY_CYCLES)
         live.fill_(1)
         filling = stored.TensorRestore()
-        filling.into(live, Kept("w", codec.encode_leaf(expected)))
-        filling.run()
+        filling.read_into(live, Kept("w", codec.encode_leaf(expected)))
+        filling.read_all()
     assert torch.equal(expected, live.cpu())
 
 

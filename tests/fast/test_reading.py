@@ -490,8 +490,8 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
     monkeypatch.setattr(stored, "AROUND_BYTES", 1000)
     filling, versions = stored.TensorRestore(), {name: tensor._version for name, tensor in live.items()}
     for name, handle in store.latest().handles().items():
-        filling.into(live[name], handle)
-    filling.run()
+        filling.read_into(live[name], handle)
+    filling.read_all()
     assert all(torch.equal(expected[name], tensor) for name, tensor in live.items())
     assert all(tensor._version > versions[name] for name, tensor in live.items())
     assert [[True, "distant"] * 3, [False] * 2, [False]] == batches

@@ -23,7 +23,7 @@ from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
 from ..run.settings import ranks_timeout_s
 from ..torch.ranks import ranks
-from ..torch.world import is_grouped, my_rank, world
+from ..torch.world import is_grouped, rank_of_process, world
 from .numbered import Numbered, NumberedDirectories, checked_name, settle
 
 Strategy = Literal["sync_any", "sync_all", "async", "mono"]
@@ -82,7 +82,7 @@ class AtomicDirectory:
         self.strategy, self.device = strategy, device
         self._ranks, self._master = self._meet(checked_name(name), is_master=is_master)
         self.is_master = self._ranks.rank == self._master
-        self.name = f"{name}_rank_{my_rank()}" if strategy == "async" else name
+        self.name = f"{name}_rank_{rank_of_process()}" if strategy == "async" else name
         self._index = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
         self.symlink_name = self._index.link.name
         latest = self._master_says("open the directory", self._open)

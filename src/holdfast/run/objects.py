@@ -244,7 +244,7 @@ class ObjectAdapters:
         """Members that a restore fills and that can be set (buffers),
         each with a call that gives it new memory.
         """
-        return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
+        return dict(getattr(adapter_for(value), "rebindable_buffers", lambda _: {})(value))
 
 
 OBJECTS = ObjectAdapters()

@@ -92,8 +92,8 @@ def begin_attempt(session: Session, again: Reentry | None = None) -> None:
 def install_signal_handlers(session: Session, *, in_block: bool) -> None:
     """Handle the signals, and keep them from the workers of loaders."""
     around = session.around
-    session.tracked.call_adapters("enter")
-    around.callback(session.tracked.call_adapters, "leave")
+    session.tracked.call_adapters("record_baseline")
+    around.callback(session.tracked.call_adapters, "drop_baseline")
     session.alive.connect(session.ranks.rank, session.ranks.world, private=session.options.private)
     around.callback(session.alive.report_end)
     if in_block:
@@ -108,7 +108,7 @@ def install_signal_handlers(session: Session, *, in_block: bool) -> None:
     if session.mirrors is not None:
         around.callback(session.mirrors.close)
     for module in framework_modules():
-        around.enter_context(module.sheltered())
+        around.enter_context(module.workers_ignore_stops())
     around.callback(session.reporter.update_board)
 
 

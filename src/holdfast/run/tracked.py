@@ -289,7 +289,8 @@ class Tracked:
         """Return the order of sums that the reducers of several ranks have determined."""
         if not self._reducers:
             self._reducers = [
-                module.Reducers(self.self_restoring_objects()) for module in framework_modules()
+                module.ReducerLayouts(self.self_restoring_objects())
+                for module in framework_modules()
             ]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
@@ -303,7 +304,9 @@ class Tracked:
         a script may wrap its model after the restore.
         """
         for module in framework_modules() if self._cold else ():
-            for name in module.Reducers(self.self_restoring_objects()).warm(self._cold):
+            for name in module.ReducerLayouts(self.self_restoring_objects()).restore_layouts(
+                self._cold
+            ):
                 del self._cold[name]
 
     def restore(self, checkpoint: Checkpoint, plan: RestorePlan) -> None:
@@ -410,7 +413,7 @@ def prediction_mode(targets: Collection[object]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for module in framework_modules():
-            stack.enter_context(module.still(targets))
+            stack.enter_context(module.evaluation_mode(targets))
         yield
 
 

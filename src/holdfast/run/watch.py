@@ -182,7 +182,7 @@ def _is_abandoned(others: int, value: Any) -> bool:
         return _references_besides([bits], 2) <= 0  # the generator, and the name here
     if getattr(value, "base", None) is not None:  # an array that shows another one's memory
         return False
-    return all(module.alone(value) for module in framework_modules())
+    return all(module.is_unshared(value) for module in framework_modules())
 
 
 class _BindingPlace(NamedTuple):

@@ -31,7 +31,7 @@ class ResumableOrder:
         self.seed, self.shuffle = seed, shuffle
         self._last: dict[int, torch.Tensor] = {}
 
-    def of(self, epoch: int) -> torch.Tensor:
+    def epoch_order(self, epoch: int) -> torch.Tensor:
         if epoch not in self._last:
             drawn = torch.Generator().manual_seed(self.seed + epoch)
             order = (
@@ -44,7 +44,7 @@ class ResumableOrder:
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
         """Return the values at `places`; places beyond the end continue at the beginning."""
-        order = self.of(epoch)
+        order = self.epoch_order(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
             yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
@@ -69,7 +69,7 @@ class Interruptible:
         self._advanced = False  # advance() has counted samples or batches
 
     @abstractmethod
-    def _go(self, epoch: int, position: Any) -> None: ...
+    def _set_position(self, epoch: int, position: Any) -> None: ...
 
     @property
     @abstractmethod
@@ -98,7 +98,7 @@ class Interruptible:
         """Set the position; from now on the caller counts (`run.batches` does),
         and `advance` does nothing.
         """
-        self._go(epoch, position)
+        self._set_position(epoch, position)
         self._counted, self._advanced = True, False
 
     def describe(self) -> dict[str, Any]:
@@ -142,17 +142,17 @@ class Interruptible:
             self._begin(epoch + 1 if position else epoch)
         else:
             self._begin(epoch)
-            self._go(epoch, position)
+            self._set_position(epoch, position)
 
     @abstractmethod
     def _position(self) -> Any:
         """The position as in `state_dict`; false at the start of an epoch."""
 
     def _begin(self, epoch: int) -> None:
-        self._go(epoch, type(self._position())())  # 0 samples, or no batches
+        self._set_position(epoch, type(self._position())())  # 0 samples, or no batches
         self._counted = self._advanced = False
 
-    def _require(self, more: int, unit: str) -> bool:
+    def _must_count(self, more: int, unit: str) -> bool:
         """Whether advance() must count `more`; not if the caller of seek() counts.
 
         Raises:
@@ -170,7 +170,7 @@ class Interruptible:
         self._advanced = self._advanced or more > 0
         return True
 
-    def _iterated(self) -> None:
+    def _note_iteration(self) -> None:
         """Note that an iteration begins.
 
         Raises:

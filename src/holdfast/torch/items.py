@@ -15,7 +15,7 @@ from . import staging
 CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Now:
+class DeviceMoments:
     """Work in progress on each device when a state was flattened."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Now:
         return self._moments[device]
 
 
-def data(tensor: torch.Tensor, now: Now) -> Data:
+def tensor_data(tensor: torch.Tensor, now: DeviceMoments) -> Data:
     """Return the bytes of a tensor in C order: its own memory;
     distant if on a device or in another order.
     """
@@ -35,7 +35,7 @@ def data(tensor: torch.Tensor, now: Now) -> Data:
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
     if not tensor.is_cuda:
-        return Distant(TensorItems(tensor, _copied), tensor.nbytes)
+        return Distant(TensorItems(tensor, _copy_now), tensor.nbytes)
     device = tensor.device
     return Distant(
         TensorItems(tensor, now.moment(device).copy),
@@ -123,7 +123,7 @@ class TensorItems:
         return wait
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
+def _copy_now(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 
 
@@ -133,7 +133,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
     """
     size = tensor.nbytes
     return (
-        window(tensor.data_ptr(), size, tensor.untyped_storage())
+        memory_at(tensor.data_ptr(), size, tensor.untyped_storage())
         if size
         else memoryview(bytearray())
     )
@@ -149,7 +149,7 @@ class _Memory(ctypes.Array[ctypes.c_ubyte]):
     owner: object
 
 
-def window(address: int, size: int, owner: object) -> memoryview:
+def memory_at(address: int, size: int, owner: object) -> memoryview:
     whole = _Memory.from_address(address)
     whole.owner = owner
     return memoryview(whole).cast("B")[:size]

@@ -12,13 +12,13 @@ from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import derive_key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
-from .twin import draw_seed_of_workers, facts_of, torchdatas, twin_of
+from .twin import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
 from .workers import iterate
 
 _NOTHING = object()
 
 
-def unknown_stream(dataset: Any) -> Any:
+def unproven_dataset(dataset: Any) -> Any:
     """Return its class, unless its kind promises that it yields the same again."""
     return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
 
@@ -32,7 +32,7 @@ class IterableFeed(ReplayFeed):
         self._users, self._seed = loader, seed
         # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
         self.remembers = not loader.num_workers or loader.persistent_workers
-        super().__init__(twin_of(loader))
+        super().__init__(clone_loader(loader))
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -50,7 +50,7 @@ class IterableFeed(ReplayFeed):
         return iterate(self._loader)
 
     def _unproven_code(self) -> Any:
-        return unknown_stream(self._users.dataset)
+        return unproven_dataset(self._users.dataset)
 
     def _roots(self) -> list[Any]:
         return [self._users.dataset]
@@ -69,16 +69,16 @@ class DatasetFeed(StatefulFeed):
 
     def __init__(self, loader: Any, seed: int) -> None:
         dataset = loader.dataset
-        watched = dataset if isinstance(dataset, IterDataPipe) else _Watched(dataset)
+        watched = dataset if isinstance(dataset, IterDataPipe) else _EndTrackingDataset(dataset)
         self._users = loader
         self._seed = seed
         if loader.num_workers:
-            kind, steps = torchdatas("StatefulDataLoader"), loader.snapshot_every_n_steps
+            kind, steps = torchdata_class("StatefulDataLoader"), loader.snapshot_every_n_steps
             super().__init__(
-                twin_of(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
+                clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
             )
         else:
-            super().__init__(twin_of(loader, dataset=watched), watched)
+            super().__init__(clone_loader(loader, dataset=watched), watched)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -94,7 +94,7 @@ class DatasetFeed(StatefulFeed):
         return {}  # it draws only the seed of workers
 
 
-class _Watched(IterableDataset[Any]):
+class _EndTrackingDataset(IterableDataset[Any]):
     """A dataset whose state records whether its pass is over.
 
     A short last batch ends the pass before it is returned, and a dataset may then have gone back to
@@ -113,7 +113,7 @@ class _Watched(IterableDataset[Any]):
         if loaded is not None and loaded["iterator"] is not None:
             self._iterator.load_state_dict(loaded["iterator"])
         if loaded is not None and loaded["ended"]:
-            return self._left(loaded)
+            return self._end_pass(loaded)
         return self._pass(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class _Watched(IterableDataset[Any]):
         self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
-    def _left(self, loaded: FeedPosition) -> Iterator[Any]:
+    def _end_pass(self, loaded: FeedPosition) -> Iterator[Any]:
         """End this pass: the next one is new, whether or not the dataset had gone back."""
         if next(self._iterator, _NOTHING) is not _NOTHING:
             self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))

@@ -18,12 +18,12 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 
 
 @lru_cache(maxsize=1)
-def _of_optimizers() -> frozenset[str]:
+def _common_attributes() -> frozenset[str]:
     """A scheduler replaces the method `step`"""
     return frozenset(vars(SGD([torch.zeros(1)]))) | {"step", "_opt_called", "_step_count", "fused"}
 
 
-def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
+def unsaved_attributes(target: Any) -> Iterator[tuple[str, Any, str]]:
     """Yield path of the part, the part,
     and the name of each attribute that the next step may read.
     """
@@ -32,7 +32,7 @@ def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
             yield from (
                 ("", target, name)
                 for name in vars(target)
-                if _may_be_carried(target, name, _of_optimizers())
+                if _may_be_read_before_set(target, name, _common_attributes())
             )
         return
     for path, part in target.named_modules() if isinstance(target, nn.Module) else ():
@@ -47,7 +47,7 @@ def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
             yield from (
                 (path, part, name)
                 for name in vars(part)
-                if _may_be_carried(part, name, _OF_MODULES)
+                if _may_be_read_before_set(part, name, _OF_MODULES)
             )
 
 
@@ -64,7 +64,7 @@ def _is_torchs(part: Any) -> bool:
     return type(part).__module__.partition(".")[0] == "torch"
 
 
-def _may_be_carried(part: Any, name: str, known: frozenset[str]) -> bool:
+def _may_be_read_before_set(part: Any, name: str, known: frozenset[str]) -> bool:
     """Whether a method reads the attribute before it is set, as far as their code says.
 
     A value that each step sets before it is read is not carried.

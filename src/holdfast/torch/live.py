@@ -23,22 +23,22 @@ from ..state.places import Members
 from . import entered, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
-from .stored import load
+from .stored import load_live_state
 
 __all__ = [
-    "at_safe_point",
     "capture",
     "changes_in_training",
+    "check_buffers",
     "class_name",
+    "detect_gradient_use",
     "differences",
-    "enter",
+    "drop_baseline",
     "handles",
-    "leave",
-    "look",
     "overridden_options",
     "override",
     "parameter_count",
-    "places",
+    "rebindable_buffers",
+    "record_baseline",
     "restore",
 ]
 
@@ -75,11 +75,11 @@ def restore(target: Any, stored: Any) -> None:
     _kind(target).restore(target, stored)
 
 
-def places(target: Any) -> Members:
+def rebindable_buffers(target: Any) -> Members:
     """Return the buffers, by name: a restore fills them, and a module can rebind them. Each comes
     with a call that gives it new memory.
     """
-    return modules.places(target) if isinstance(target, nn.Module) else {}
+    return modules.rebindable_buffers(target) if isinstance(target, nn.Module) else {}
 
 
 def changes_in_training(target: Any) -> bool:
@@ -87,27 +87,27 @@ def changes_in_training(target: Any) -> bool:
     return isinstance(target, nn.Module | Optimizer)
 
 
-def enter(target: nn.Module | Optimizer) -> None:
+def record_baseline(target: nn.Module | Optimizer) -> None:
     """Record the object's structure as its run begins, to find changes during training."""
-    _kind(target).enter(target)
+    _kind(target).record_baseline(target)
 
 
-def leave(target: Any) -> None:
+def drop_baseline(target: Any) -> None:
     """Drop that record: the run has ended."""
-    entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
+    entered.drop_baseline(modules.unwrap(target) if isinstance(target, nn.Module) else target)
 
 
-def look(target: Any) -> None:
+def check_buffers(target: Any) -> None:
     """Check buffers that may change from step to step."""
     if isinstance(target, nn.Module):
-        modules.look(target)
+        modules.check_buffers(target)
 
 
-def at_safe_point(target: Any) -> bool:
+def detect_gradient_use(target: Any) -> bool:
     """Return whether the gradients that the loop leaves are saved from now on,
     and were not before.
     """
-    return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
+    return isinstance(target, Optimizer) and optimizers.detect_gradient_use(target)
 
 
 def overridden_options(target: Any, stored: Any) -> list[str]:
@@ -146,7 +146,7 @@ _KINDS: dict[type, Any] = {
     GradScaler: SimpleNamespace(
         capture=GradScaler.state_dict,
         differences=_scaler_differences,
-        restore=lambda scaler, stored: load(scaler, read_whole(stored)),
+        restore=lambda scaler, stored: load_live_state(scaler, read_whole(stored)),
     ),
     torch.Generator: SimpleNamespace(
         capture=lambda generator: {"device": generator.device.type, "state": generator.get_state()},

@@ -23,9 +23,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
 from ..data.order import derive_key
 from ..data.stateful import loses_shuffle_buffer
-from .iterables import DatasetFeed, IterableFeed, unknown_stream
+from .iterables import DatasetFeed, IterableFeed, unproven_dataset
 from .plans import Step, plan_for, position_of
-from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
+from .twin import clone_loader, draw_as_sampler, draw_seed_of_workers, facts_of, torchdata_class
 from .workers import iterate
 
 
@@ -46,7 +46,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
             else keeps_state and not isinstance(loader.dataset, IterDataPipe)
         )
     else:
-        ours = (_iterates_as(loader, DataLoader) or _repeats(loader)) and not hasattr(
+        ours = (_iterates_as(loader, DataLoader) or _is_endless(loader)) and not hasattr(
             loader, "state_dict"
         )
     if not ours:
@@ -57,7 +57,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
 
 
-def _repeats(loader: DataLoader[Any]) -> bool:
+def _is_endless(loader: DataLoader[Any]) -> bool:
     """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its
     batch sampler.
 
@@ -78,7 +78,7 @@ def find_unproven(value: Any) -> Any:
         return type(value)
     source: Any = value._index_sampler  # noqa: SLF001
     if value._dataset_kind == _DatasetKind.Iterable:  # noqa: SLF001
-        return unknown_stream(value._dataset)  # noqa: SLF001
+        return unproven_dataset(value._dataset)  # noqa: SLF001
     kinds = [type(source), *([type(source.sampler)] if type(source) is BatchSampler else [])]
     known = ("torch.utils.data.", "holdfast.")
     return next((kind for kind in kinds if not kind.__module__.startswith(known)), None)
@@ -86,7 +86,7 @@ def find_unproven(value: Any) -> Any:
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:
     """Whether it is a StatefulDataLoader with torchdata's own iteration."""
-    kind = torchdatas("StatefulDataLoader")
+    kind = torchdata_class("StatefulDataLoader")
     return kind is not None and _iterates_as(loader, kind)
 
 
@@ -101,11 +101,11 @@ class DataLoaderFeed(Feed):
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         super().__init__(loader)
         self._seed = seed
-        repeats = not _iterates_as(loader, DataLoader) and _repeats(loader)
+        repeats = not _iterates_as(loader, DataLoader) and _is_endless(loader)
         self._plan = plan_for(loader, seed, loader.batch_sampler.sampler if repeats else None)  # type: ignore[union-attr]
-        self._steps = _Steps()
+        self._steps = _StepSampler()
         workers = {"persistent_workers": True} if repeats and loader.num_workers else {}
-        self._twin = twin_of(loader, self._steps, **workers)
+        self._twin = clone_loader(loader, self._steps, **workers)
         self._draws = not repeats  # a loader that repeats has drawn when it was made
         self._recent: deque[FeedPosition] = deque(maxlen=8)
         self._last: FeedPosition | None = None
@@ -118,19 +118,19 @@ class DataLoaderFeed(Feed):
         if position is not None:
             self._once = bool(position.get("once"))
         resumed = position is not None and batches_before(position, epoch)
-        at = position if position is not None and resumed else self._start(epoch, position)
-        self._steps.begin(self._plan.walk(epoch, at))
+        at = position if position is not None and resumed else self._start_position(epoch, position)
+        self._steps.start_walk(self._plan.walk(epoch, at))
         self._recent.clear()
         self._recent.append(at)
         self._seed_workers(epoch, at["batches"], first=position is None and self._last is None)
         self._last = at if at["batches"] else self._last
-        return self._consumed(iterate(self._twin))
+        return self._note_consumed(iterate(self._twin))
 
     def position(self, consumed: int) -> FeedPosition:
         # zip() takes one more of a longer loader, so the last position may not be the consumed one
         found = self._last = {recent["batches"]: recent for recent in self._recent}[consumed]
         if not self._steps.pending and found is self._recent[-1]:
-            found = {**found, **self._plan.after()}
+            found = {**found, **self._plan.end_position()}
         return {**found, "once": True} if self._once else found
 
     def describe(self) -> LoaderFacts:
@@ -148,14 +148,14 @@ class DataLoaderFeed(Feed):
         if plain:
             draw_as_sampler(self._loader)
 
-    def _start(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
+    def _start_position(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
         before = self._last if position is None else position
         if before is not None and not before["batches"]:
             before = before.get("before")
         start = position_of(epoch, 0, 0)
         return start if before is None or not self._plan.carries else {**start, "before": before}
 
-    def _consumed(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _note_consumed(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             position = self._last = self._steps.pending.popleft()
             self._recent.append(position)
@@ -163,7 +163,7 @@ class DataLoaderFeed(Feed):
             yield batch
 
 
-class _Steps:
+class _StepSampler:
     """The twin's batch sampler: yields one walk,
     and keeps the positions of batches that are not consumed yet.
     """
@@ -172,11 +172,11 @@ class _Steps:
         self.pending: deque[FeedPosition] = deque()
         self._walk: Iterator[Step] = iter(())
 
-    def begin(self, walk: Iterator[Step]) -> None:
+    def start_walk(self, walk: Iterator[Step]) -> None:
         self._walk = walk
         self.pending.clear()
 
-    def __iter__(self) -> _Steps:
+    def __iter__(self) -> _StepSampler:
         return self  # a loader with workers requests two iterators and drops the first one unused
 
     def __next__(self) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .pieces import local
+from .pieces import local_tensor
 
 
 def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
@@ -23,8 +23,8 @@ def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
     that gets gradients.
     """
     if isinstance(target, nn.Module):
-        known = {_place(parameter) for parameter in target.parameters()}
-        yield from (each for each in _tensors(captured) if _place(each) in known)
+        known = {_memory_key(parameter) for parameter in target.parameters()}
+        yield from (each for each in _tensors(captured) if _memory_key(each) in known)
     elif isinstance(target, Optimizer):
         states = captured.get("state") if isinstance(captured, Mapping) else None
         # a single number is a count or a bound, such as the best loss so far
@@ -37,11 +37,11 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
 
 
-def _place(tensor: torch.Tensor) -> tuple[str, int, int]:
+def _memory_key(tensor: torch.Tensor) -> tuple[str, int, int]:
     """Return the place of its numbers:
     a module's state_dict() holds other tensor objects over the same memory.
     """
-    held = local(tensor)
+    held = local_tensor(tensor)
     return str(held.device), held.data_ptr() if held.numel() else -id(tensor), held.numel()
 
 

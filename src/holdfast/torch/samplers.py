@@ -61,7 +61,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         self.position = 0  # samples of this epoch that all ranks together have consumed
 
     def __iter__(self) -> Iterator[int]:
-        self._iterated()
+        self._note_iteration()
         yield from self.indices(self.epoch, self.position)
 
     @property
@@ -82,7 +82,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         Raises:
             UsageError: fewer are left.
         """
-        if self._require(n, "samples"):
+        if self._must_count(n, "samples"):
             self.position += n * self.world
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
@@ -91,7 +91,7 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         """
         return with_epoch(self._order.walk(epoch, self._split.remaining_places(start)), epoch)
 
-    def _go(self, epoch: int, position: int) -> None:
+    def _set_position(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
 
     def _position(self) -> int:
@@ -153,7 +153,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         return self.num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        self._iterated()
+        self._note_iteration()
         yield from self.batches(self.epoch, self.taken)
 
     @property
@@ -173,7 +173,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         Raises:
             UsageError: fewer are left.
         """
-        if self._require(n, "batches"):
+        if self._must_count(n, "batches"):
             self.taken = groups.add_batches(self.taken, self.together, n)
 
     def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
@@ -192,7 +192,9 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         before, done = groups.split_by_size(taken, self.together)
         wanted = epoch, tuple(before)
         if wanted not in self._last:
-            left = groups.remaining_samples(self._order.of(epoch).tolist(), self.group_ids, before)
+            left = groups.remaining_samples(
+                self._order.epoch_order(epoch).tolist(), self.group_ids, before
+            )
             self._last = {
                 wanted: groups.group_batches(
                     left, self.group_ids, self.together, drop_last=self.drop_last
@@ -200,7 +202,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
             }
         return self._last[wanted], done
 
-    def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
+    def _set_position(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
         self.epoch, self.taken = epoch, [(size, number) for size, number in position]
 
     def _position(self) -> list[list[int]]:

@@ -12,12 +12,12 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .stored import storage
+from .stored import memory_id
 
 _READS = 4  # steps of one optimizer at which its parameters are read
 
 
-class _Stepped:
+class _OptimizerSteps:
     """The steps of one optimizer."""
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -29,16 +29,16 @@ class _Stepped:
         self.reads = 0
 
 
-class Steps:
+class StepObserver:
     """Notes each step of any optimizer, by one hook of torch's, between `begin` and `end`."""
 
     def __init__(self) -> None:
         self._point = 0
-        self._seen: dict[int, _Stepped] = {}
+        self._seen: dict[int, _OptimizerSteps] = {}
         self._hook: Any = None
 
     def begin(self) -> None:
-        self._hook = register_optimizer_step_post_hook(self._stepped)
+        self._hook = register_optimizer_step_post_hook(self._note_step)
 
     def end(self) -> None:
         if self._hook is not None:
@@ -46,11 +46,11 @@ class Steps:
             self._hook = None
         self._seen.clear()
 
-    def at(self, point: int) -> None:
+    def count_from(self, point: int) -> None:
         """Count the steps from here on to the next safe point."""
         self._point = point
 
-    def stepped(self) -> set[int]:
+    def stepped_memory(self) -> set[int]:
         """The memory of all parameters that were stepped."""
         return set[int]().union(*(each.parameters for each in list(self._seen.values())))
 
@@ -70,7 +70,7 @@ class Steps:
                 or each.parameters.isdisjoint(held)
             ):
                 continue
-            if any(_holds_something(entry) for entry in list(optimizer.state.values())):
+            if any(_has_content(entry) for entry in list(optimizer.state.values())):
                 yield optimizer, "its state"
             elif each.changed:
                 yield optimizer, "its options, which change in training,"
@@ -80,12 +80,12 @@ class Steps:
         each = self._seen.get(id(optimizer))
         return set() if each is None or each.optimizer() is not optimizer else each.parameters
 
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def _note_step(self, optimizer: Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
             return
         each = self._seen.get(id(optimizer))
         if each is None or each.optimizer() is not optimizer:
-            each = self._seen[id(optimizer)] = _Stepped(optimizer)
+            each = self._seen[id(optimizer)] = _OptimizerSteps(optimizer)
         if self._point not in each.points:
             each.points.add(self._point)
             each.changed = each.changed or _options(optimizer) != each.options
@@ -93,7 +93,10 @@ class Steps:
             each.reads += 1
             groups = optimizer.param_groups
             each.parameters |= {
-                storage(one) for group in groups for one in group["params"] if one.grad is not None
+                memory_id(one)
+                for group in groups
+                for one in group["params"]
+                if one.grad is not None
             }
 
 
@@ -105,7 +108,7 @@ def _options(optimizer: Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def _holds_something(entry: Any) -> bool:
+def _has_content(entry: Any) -> bool:
     if isinstance(entry, Mapping):
-        return any(_holds_something(each) for each in entry.values())
+        return any(_has_content(each) for each in entry.values())
     return entry is not None

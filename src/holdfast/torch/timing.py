@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..terminal import say
-from .world import my_rank
+from .world import rank_of_process
 
 
 class TimestampedTimer:
@@ -57,7 +57,7 @@ class TimestampedTimer:
         self.running = float(state["running"])
 
     def _say(self, what: str, took_s: float) -> None:
-        if my_rank() == 0:
+        if rank_of_process() == 0:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             self._tell(
                 f"[ {when} ] {what:<70}{1000 * took_s:>12,.3f} ms, {self.running:>12,.2f} s total"

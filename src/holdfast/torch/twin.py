@@ -31,7 +31,7 @@ from ..data.seeded import Seeded
 from .workers import WorkerInit
 
 
-def twin_of(
+def clone_loader(
     loader: DataLoader[Any],
     steps: Any = None,
     dataset: Any = None,
@@ -59,7 +59,7 @@ def twin_of(
         return kind(
             loader.dataset if dataset is None else dataset,
             **order,
-            **{**_settings(loader), **settings},
+            **{**_user_settings(loader), **settings},
         )
 
 
@@ -74,7 +74,7 @@ def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
         twin.generator.set_state(torch.get_rng_state())
     else:
         twin.generator.manual_seed(seed)
-    _draw(loader.generator or torch.default_generator)
+    _draw_number(loader.generator or torch.default_generator)
 
 
 def draw_as_sampler(loader: DataLoader[Any]) -> None:
@@ -84,16 +84,16 @@ def draw_as_sampler(loader: DataLoader[Any]) -> None:
     if getattr(sampler, "generator", None) is not None:
         return
     if type(sampler) is RandomSampler:
-        _draw(torch.default_generator)  # the seed of its permutation
+        _draw_number(torch.default_generator)  # the seed of its permutation
     elif type(sampler) in {SubsetRandomSampler, WeightedRandomSampler}:
         next(iter(sampler), None)
 
 
-def _draw(generator: torch.Generator) -> None:
+def _draw_number(generator: torch.Generator) -> None:
     torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
-def torchdatas(name: str) -> Any:
+def torchdata_class(name: str) -> Any:
     """Return the object of that name in `torchdata.stateful_dataloader`,
     if the program has imported it.
     """
@@ -108,7 +108,7 @@ def torchdatas(name: str) -> Any:
     )
 
 
-def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
+def _user_settings(loader: DataLoader[Any]) -> dict[str, Any]:
     """Return the user's settings that the twin takes over, without samples and their order."""
     names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:

@@ -23,7 +23,7 @@ from ..data.seeded import mark_as_worker
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
-class Unstopped:
+class IgnoreStopSignals:
     """Runs in a worker before its first sample: only the main process reacts to a stop."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
@@ -35,7 +35,7 @@ class Unstopped:
             self._users(worker)
 
 
-class WorkerInit(Unstopped):
+class WorkerInit(IgnoreStopSignals):
     """The same, in a worker of `run.batches`."""
 
     def __call__(self, worker: int) -> None:
@@ -47,20 +47,20 @@ def iterate(twin: Any) -> Iterator[Any]:
     """Return an iterator of the twin;
     its workers ignore stop signals also where torch is younger than the run.
     """
-    with sheltered():
+    with workers_ignore_stops():
         return iter(twin)
 
 
 @contextmanager
-def sheltered() -> Iterator[None]:
+def workers_ignore_stops() -> Iterator[None]:
     """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too."""
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
     original = kind.__init__
 
     def init(self: Any, loader: Any) -> None:
         users = loader.worker_init_fn
-        if not isinstance(users, Unstopped):
-            loader.worker_init_fn = Unstopped(users)
+        if not isinstance(users, IgnoreStopSignals):
+            loader.worker_init_fn = IgnoreStopSignals(users)
         # until Unstopped runs: children inherit it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
@@ -112,11 +112,11 @@ def _ignore_stop_signals() -> None:
     parent = multiprocessing.parent_process()
     starter = os.getppid()
     Thread(
-        target=_end_on_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True
+        target=_accept_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True
     ).start()
 
 
-def _end_on_sigterm_from(user: int | None, starter: int) -> None:
+def _accept_sigterm_from(user: int | None, starter: int) -> None:
     while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
         if (
             signal.sigwaitinfo({signal.SIGTERM}).si_pid == user

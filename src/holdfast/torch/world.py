@@ -22,7 +22,7 @@ def is_grouped() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def my_rank() -> int:
+def rank_of_process() -> int:
     """This process's rank in the process group; without a group as torchrun says it; else 0."""
     return distributed.get_rank() if is_grouped() else int(os.environ.get("RANK", "0"))
 
