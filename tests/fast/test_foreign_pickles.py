@@ -17,15 +17,15 @@ import foreign_corpus as corpus
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import pickles, trees
 from holdfast.foreign.known import KNOWN
-from holdfast.foreign.pt import imports, no_storage
+from holdfast.foreign.pt import imported_names, refuse_storage
 from holdfast.foreign.trees import TreeBuilder
 from holdfast.state.nodes import format_node, to_json
 from holdfast.state.tree import flatten
 
 
 def described(data):
-    tree = TreeBuilder(Path("a pickle"), KNOWN, no_storage)
-    return tree.node(pickles.read(io.BytesIO(data), "a pickle")), tree.leaves
+    tree = TreeBuilder(Path("a pickle"), KNOWN, refuse_storage)
+    return tree.build_node(pickles.read(io.BytesIO(data), "a pickle")), tree.leaves
 
 
 SCALARS = (
@@ -86,7 +86,7 @@ def test_nothing_that_a_pickle_names_is_called_or_imported(tmp_path, protocol):
     assert not {name for name in {*sys.modules} - before if not name.startswith("encodings.")}  # of Python's own text
     assert "posix.mkdir" in format_node(node)
     assert str(harm) in format_node(node)
-    assert ["posix.mkdir", "print"] == imports(pickles.read(io.BytesIO(data), ""))["would import"]
+    assert ["posix.mkdir", "print"] == imported_names(pickles.read(io.BytesIO(data), ""))["would import"]
     pickle.loads(data)
     assert harm.exists()  # the pickle was one that does harm
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
-from ..foreign.checkpoint import find
+from ..foreign.checkpoint import find_checkpoints
 from ..legible import size
 from ..mirror.lineage import Held, lineage, origins
 from ..mirror.records import Copy, PlaceState
@@ -287,7 +287,7 @@ def _foreign_or_local(text: str) -> LocalSource:
     try:
         here.locate()
     except NotFound:
-        found = find(Path(text))
+        found = find_checkpoints(Path(text))
         if found is not None:
             return ForeignSource(text, found)
         if scan.is_file(text):

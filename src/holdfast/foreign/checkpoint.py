@@ -18,7 +18,7 @@ from ..store.locate import Location, Step
 from ..store.signing import Key
 from ..store.source import translate_read_errors
 from . import table
-from .content import CRC, Content, model_part
+from .content import CRC, ForeignContent, find_model_part
 
 
 class ForeignCheckpoint(Checkpoint):
@@ -27,7 +27,7 @@ class ForeignCheckpoint(Checkpoint):
     """
 
     @cached_property
-    def content(self) -> Content:
+    def content(self) -> ForeignContent:
         """What is in it.
 
         Raises:
@@ -76,7 +76,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def main_part(self) -> str | None:
-        return model_part(self.content.tree)
+        return find_model_part(self.content.tree)
 
     def signed_by(self, key: Key | None) -> Checkpoint:
         if key is not None:
@@ -133,7 +133,7 @@ class ForeignFolder(Location):
         """The checkpoints by step; those without a known step come first, by time."""
         if self.single:
             return [ForeignCheckpoint(self.path)]
-        return sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
+        return sorted(map(ForeignCheckpoint, checkpoints_inside(self.path)), key=_sort_key)
 
     def checkpoints(self) -> list[Checkpoint]:
         return [*self.foreign()]
@@ -154,18 +154,18 @@ def _step(checkpoint: ForeignCheckpoint) -> int | None:
         return None
 
 
-def _order(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
+def _sort_key(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
     step = _step(checkpoint)
     return -1 if step is None else step, checkpoint.path.stat().st_mtime, checkpoint.name
 
 
-def inside(folder: Path) -> list[Path]:
+def checkpoints_inside(folder: Path) -> list[Path]:
     """The checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
-    return [*filter(_is_named, paths)]
+    return [*filter(_looks_like_checkpoint, paths)]
 
 
-def _is_named(path: Path) -> bool:
+def _looks_like_checkpoint(path: Path) -> bool:
     """Whether name and content say so.
     A neighbouring folder that is too large or unreadable does not count.
     """
@@ -175,10 +175,10 @@ def _is_named(path: Path) -> bool:
         return not scan.is_dir(path)
 
 
-def find(path: Path) -> ForeignFolder | None:
+def find_checkpoints(path: Path) -> ForeignFolder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
     if table.is_foreign(path):
         return ForeignFolder(path, None, single=True)
-    if scan.is_dir(path) and inside(path):
+    if scan.is_dir(path) and checkpoints_inside(path):
         return ForeignFolder(path, None, single=False)
     return None

@@ -14,12 +14,12 @@ from .leaf import ForeignLeaf
 CRC = "CRC-32"  # how the bytes are checked; other formats have no checksums
 
 
-def nothing() -> Iterator[Problem]:
+def no_problems() -> Iterator[Problem]:
     """Yield no problem: the format has no checksums."""
     return iter(())
 
 
-class Content(NamedTuple):
+class ForeignContent(NamedTuple):
     """A checkpoint's tree and leaves, and what is known about it."""
 
     format: str  # for people: "torch zip", "safetensors"
@@ -29,7 +29,7 @@ class Content(NamedTuple):
     facts: Mapping[str, Any] = {}  # to show: versions, what a pickle would import
     proof: str | None = None  # how the bytes are checked
     flaws: Sequence[Problem] = ()  # missing or contradictory parts
-    check: Callable[[], Iterator[Problem]] = nothing  # reads every byte that `proof` proves
+    check: Callable[[], Iterator[Problem]] = no_problems  # reads every byte that `proof` proves
     values: str = "read"  # or why the values of its leaves are not read
 
     @property
@@ -37,7 +37,7 @@ class Content(NamedTuple):
         """The problems that are found without reading all bytes."""
         yield from self.flaws
         for leaf in self.leaves.values():
-            if lacking := leaf.lacking():
+            if lacking := leaf.why_too_short():
                 yield Problem(
                     leaf.path if leaf.path.name else self.files[0],
                     0,
@@ -45,7 +45,7 @@ class Content(NamedTuple):
                     f"leaf {leaf.key!r}: {lacking}",
                 )
 
-    def number(self, *names: str) -> float | None:
+    def find_number(self, *names: str) -> float | None:
         """The first number under one of these names, at the top of the tree or in trainer_state."""
         for place in (("trainer_state",), ()):
             for name in names:
@@ -56,19 +56,21 @@ class Content(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        found = self.number(
+        found = self.find_number(
             "global_step", "step", "iteration", "iter", "steps", "num_steps", "update"
         )
-        named = _named(self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?=\D*$)")
+        named = _number_in_name(
+            self.files, r"(?:^|(?:step|iter|checkpoint|ckpt)[=_-]?)(\d{1,15})(?=\D*$)"
+        )
         return int(found) if found is not None and abs(found) < 1e18 else named
 
     @property
     def epoch(self) -> float | None:
-        found = self.number("epoch", "epochs", "current_epoch")
-        return found if found is not None else _named(self.files, r"epoch[=_-]?(\d{1,15})")
+        found = self.find_number("epoch", "epochs", "current_epoch")
+        return found if found is not None else _number_in_name(self.files, r"epoch[=_-]?(\d{1,15})")
 
 
-def _named(files: Sequence[Path], pattern: str) -> int | None:
+def _number_in_name(files: Sequence[Path], pattern: str) -> int | None:
     """The number that the name of the file says; of several files, that of their folder."""
     named = files[0] if len(files) == 1 else files[0].parent if files else Path()
     found = re.findall(pattern, named.name, re.IGNORECASE)
@@ -89,7 +91,7 @@ _MODELS = (
 )
 
 
-def model_part(tree: Any) -> str | None:
+def find_model_part(tree: Any) -> str | None:
     """Return the member of the tree that holds a model's weights;
     None: the tree is the model, or nobody knows.
     """

@@ -26,7 +26,7 @@ ANY = "tensor"
 Place = Region | bytes  # where bytes are: in a file, or in memory if a pickle itself contains them
 
 
-class Chunk(NamedTuple):
+class LeafChunk(NamedTuple):
     """A rectangular part of a leaf, starting at item `at`."""
 
     at: tuple[int, ...]
@@ -47,7 +47,7 @@ class ForeignLeaf:
         key: str,
         dtype: str,
         shape: tuple[int, ...],
-        place: Place | Sequence[Chunk],
+        place: Place | Sequence[LeafChunk],
         stride: Sequence[int] = (),
     ) -> None:
         self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
@@ -64,13 +64,13 @@ class ForeignLeaf:
         that of its bytes, if they lie in one place.
         """
         if self.dtype not in ITEMSIZE:
-            return _size(self._place) if isinstance(self._place, Region | bytes) else 0
+            return _place_size(self._place) if isinstance(self._place, Region | bytes) else 0
         return math.prod(self.shape) * self.itemsize
 
-    def renamed(self, key: str) -> ForeignLeaf:
+    def with_key(self, key: str) -> ForeignLeaf:
         return ForeignLeaf(key, self.dtype, self.shape, self._place, self._stride)
 
-    def lacking(self) -> str | None:
+    def why_too_short(self) -> str | None:
         """Return why the file is too short for its bytes; None if it is not."""
         if not isinstance(self._place, Region | bytes) or self.dtype not in ITEMSIZE:
             return None
@@ -80,7 +80,7 @@ class ForeignLeaf:
             else 0
         )
         items = math.prod(self.shape) if not self._stride or not math.prod(self.shape) else 1 + last
-        need, have = items * self.itemsize, _size(self._place)
+        need, have = items * self.itemsize, _place_size(self._place)
         return None if have >= need else f"needs {need} bytes, and {have} are there"
 
     @property
@@ -107,7 +107,7 @@ class ForeignLeaf:
         Raises:
             Damaged, StoreError: as `read`.
         """
-        if isinstance(self._place, Region) and not self._stride and not self.lacking():
+        if isinstance(self._place, Region) and not self._stride and not self.why_too_short():
             yield from map(bytearray, self._place.pieces())
             return
         data = self.read()
@@ -124,23 +124,25 @@ class ForeignLeaf:
             raise StoreError(
                 f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory"
             )
-        if lacking := self.lacking():
+        if lacking := self.why_too_short():
             raise Damaged(f"{self.path}: leaf {self.key!r}: {lacking}")
         if isinstance(self._place, Region | bytes):
             if self._stride and self.size_bytes > REPEATED * max(
-                _size(self._place), REPEATED_BYTES
+                _place_size(self._place), REPEATED_BYTES
             ):
                 raise StoreError(
                     f"leaf {self.key!r}: a view that repeats its "
                     f"bytes {REPEATED} times and more; not read"
                 )
-            data = _read(self._place)
+            data = _read_place(self._place)
             return (
-                _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
+                _gather_items(data, self.shape, self._stride, self.itemsize)
+                if self._stride
+                else data
             )
-        found = _room(self.size_bytes)
+        found = _allocate(self.size_bytes)
         for piece in self._place:
-            data = _read(piece.find())
+            data = _read_place(piece.find())
             box = Box(piece.at, piece.shape)
             if len(data) != box.volume * self.itemsize:
                 raise Damaged(
@@ -157,25 +159,27 @@ def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def _size(place: Place) -> int:
+def _place_size(place: Place) -> int:
     return place.size if isinstance(place, Region) else len(place)
 
 
-def _read(place: Place) -> bytearray:
+def _read_place(place: Place) -> bytearray:
     if not isinstance(place, Region):
         return bytearray(place)
-    data, at = _room(place.size), 0
+    data, at = _allocate(place.size), 0
     for piece in place.pieces():
         data[at : at + len(piece)] = piece
         at += len(piece)
     return data
 
 
-def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item: int) -> bytearray:
+def _gather_items(
+    data: bytearray, shape: Sequence[int], stride: Sequence[int], item: int
+) -> bytearray:
     """Return the items in C order."""
     if item == 16:  # no machine word: two halves, one after the other
         shape, stride, item = (*shape, 2), (*(2 * step for step in stride), 1), 8
-    found, count = _room(math.prod(shape) * item), shape[-1]
+    found, count = _allocate(math.prod(shape) * item), shape[-1]
     source, target = (memoryview(each).cast("B").cast(_WORDS[item]) for each in (data, found))
     for number, index in enumerate(itertools.product(*map(range, shape[:-1]))):
         start = sum(each * step for each, step in zip(index, stride, strict=False))
@@ -190,7 +194,7 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
-def _room(size_bytes: int) -> bytearray:
+def _allocate(size_bytes: int) -> bytearray:
     """Allocate memory for a tensor.
 
     Raises:

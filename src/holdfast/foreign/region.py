@@ -29,7 +29,7 @@ class Region(NamedTuple):
             Damaged: the file ends before.
             Unreadable: it cannot be read.
         """
-        with translate_read_errors(self.path), opened(self.path) as file:
+        with translate_read_errors(self.path), open_file(self.path) as file:
             file.seek(self.start)
             buffer, left = memoryview(bytearray(min(READ_BYTES, self.size))), self.size
             while left:
@@ -42,22 +42,22 @@ class Region(NamedTuple):
                 left -= got
                 yield buffer[:got]
 
-    def part(self, offset: int, size: int) -> Region:
+    def subregion(self, offset: int, size: int) -> Region:
         return Region(self.path, self.start + offset, size)
 
-    def cut(self, start: int, stop: int) -> Region:
+    def slice(self, start: int, stop: int) -> Region:
         """Return the bytes from `start` to `stop`, or those of them that there are."""
         inside = min(start, self.size)
-        return self.part(inside, max(0, min(stop, self.size) - inside))
+        return self.subregion(inside, max(0, min(stop, self.size) - inside))
 
-    def window(self) -> BinaryIO:
+    def open(self) -> BinaryIO:
         """Return a file that consists of these bytes only."""
         return io.BufferedReader(_Window(self))
 
 
 class _Window(io.RawIOBase):
     def __init__(self, region: Region) -> None:
-        self._file, self._region, self._at = opened(region.path), region, 0
+        self._file, self._region, self._at = open_file(region.path), region, 0
 
     def readable(self) -> bool:
         return True
@@ -89,7 +89,7 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path) -> io.FileIO:
+def open_file(path: Path) -> io.FileIO:
     """Open a plain file, or a link to one: caches of models consist of links.
 
     Raises:
@@ -105,13 +105,13 @@ def opened(path: Path) -> io.FileIO:
         raise Damaged(f"{path}: missing") from error
 
 
-def whole(path: Path) -> Region:
+def whole_file(path: Path) -> Region:
     """Return all bytes of a file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return Region(path, 0, os.fstat(file.fileno()).st_size)
 
 
-def small(region: Region) -> bytes:
+def read_small(region: Region) -> bytes:
     """Return the bytes of a region that holds text.
 
     Raises:
