@@ -184,7 +184,7 @@ def test_a_start_whose_job_the_scheduler_gave_to_another_node_lost_its_node():
             {"event": "begin", "time": 9.0, "supervisor": "b", "owner": after},
             {"event": "start", "time": 10.0},
         ]
-        return starts.of_command(lines)[0].cause
+        return starts.starts_of_command(lines)[0].cause
 
     asked = {"event": "requeued", "time": 5.0, "job": "17", "restart_count": 0}
     assert starts.NODE_LOST == found(after=begin(1))

@@ -19,7 +19,7 @@ from command_runs import flip
 from holdfast.errors import Damaged
 from holdfast.inspect import distance as distances
 from holdfast.inspect.diff import compare, same_state
-from holdfast.inspect.distance import FORMATS, distance, ulps
+from holdfast.inspect.distance import FORMATS, measure_distance, ulps
 from holdfast.store.store import ManifestFields, Store
 
 
@@ -178,8 +178,8 @@ def measured(dtype, a, b):
     """The distance, about which both ways of computing it agree."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numpy", None)
-        by_hand = distance(dtype, len(a), [(a, b)])
-    found = distance(dtype, len(a), [(a, b)])
+        by_hand = measure_distance(dtype, len(a), [(a, b)])
+    found = measure_distance(dtype, len(a), [(a, b)])
     assert by_hand == found, (dtype, bytes(a), bytes(b))
     return found
 
@@ -245,7 +245,7 @@ def test_what_was_not_looked_at_is_said(monkeypatch):
     """Without NumPy a huge leaf is looked at in part, and the answer says so."""
     monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.setattr(distances, "MOST_VALUES", 1)
-    found = distance("float32", 16, [(bytes(8), b"\x01" * 8)] * 2)
+    found = measure_distance("float32", 16, [(bytes(8), b"\x01" * 8)] * 2)
     assert (2, 4, 2) == (found.differing, found.of, found.looked_at)
     assert "only the first 2 were looked at" in str(found)
 

@@ -15,10 +15,10 @@ LOOKS = {
     "its leaves": nodes.find_path_ends,
     "its values": lambda node: [nodes.format_node(each, 160) for _, each in nodes.iterate_values(node)],
     "its members": lambda node: list(nodes.describe_members(node, 160)),
-    "beside a leaf": lambda node: list(diff._nodes("x", node, {"leaf": "a"})),
-    "beside a view": lambda node: list(diff._nodes("x", {"view": {"leaf": "a"}}, node)),
-    "beside a list": lambda node: list(diff._nodes("x", node, [1, {"tuple": [2]}])),
-    "beside a mapping": lambda node: list(diff._nodes("x", {"dict": {"a": 1}}, {"dict": {"a": node}})),
+    "beside a leaf": lambda node: list(diff._node_differences("x", node, {"leaf": "a"})),
+    "beside a view": lambda node: list(diff._node_differences("x", {"view": {"leaf": "a"}}, node)),
+    "beside a list": lambda node: list(diff._node_differences("x", node, [1, {"tuple": [2]}])),
+    "beside a mapping": lambda node: list(diff._node_differences("x", {"dict": {"a": 1}}, {"dict": {"a": node}})),
 }
 
 

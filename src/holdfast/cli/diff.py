@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from ..errors import HoldfastError
-from ..inspect.alignment import Beginnings
-from ..inspect.diff import Difference, by_name, compare
+from ..inspect.alignment import PrefixPair
+from ..inspect.diff import Difference, align_tensors, compare
 from ..store.checkpoint import Checkpoint
 from ..store.locate import retry_if_removed
 from . import options, spelled, told
@@ -60,7 +60,7 @@ def command(
 
             first, second, found = retry_if_removed(compared)
             tell("")
-            names = by_name(first, second)
+            names = align_tensors(first, second)
             facts = {
                 "a": str(first.path),
                 "b": str(second.path),
@@ -88,7 +88,7 @@ def command(
     return 1 if found else 0
 
 
-def _shared(names: Sequence[Beginnings]) -> str:
+def _shared(names: Sequence[PrefixPair]) -> str:
     """Say which tensors were compared, when that is not everything."""
     pairs = [f"{each.a or 'all'} of a with {each.b or 'all'} of b" for each in names]
     return f"compared: only tensors, by their names: {', '.join(pairs)}"

@@ -83,7 +83,7 @@ def _listed(here: LocalSource) -> dict[str, Any]:
         }
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
-    rows, copies = checkpoints(place, apart=there is not None), mirrors.of_run(logs)
+    rows, copies = checkpoints(place, apart=there is not None), mirrors.mirrors_of_run(logs)
     for row in rows:
         row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
     return {

@@ -40,7 +40,7 @@ def mirrored(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
         return []
     found = []
     try:
-        named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
+        named = [each.place for each in mirrors.mirrors_of_run(journal.logs(place.root))]
     except OSError as error:
         return [
             PlaceCheckpoints(

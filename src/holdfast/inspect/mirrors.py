@@ -21,7 +21,7 @@ class MirrorFacts(NamedTuple):
     trouble: str  # why nothing is copied there; empty: nothing is wrong
 
 
-def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
+def mirrors_of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
     """Return the places of the run's newest attempt that had any."""
     held: dict[str, set[str]] = {}
     trouble: dict[str, str] = {}
@@ -29,7 +29,7 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
         place, name = str(event.get("place")), str(event.get("checkpoint"))
         match event["event"]:
             case "mirrors":
-                held, trouble = _begun(event), {}
+                held, trouble = _initial_copies(event), {}
             case "mirrored":
                 held.setdefault(place, set()).add(name)
                 trouble.pop(place, None)
@@ -40,7 +40,8 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
             case "mirror_back":
                 trouble.pop(place, None)
     return [
-        MirrorFacts(place, _ordered(names), trouble.get(place, "")) for place, names in held.items()
+        MirrorFacts(place, _sort_names(names), trouble.get(place, ""))
+        for place, names in held.items()
     ]
 
 
@@ -52,7 +53,7 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
     """
     if not mirrors:
         return ""
-    copied = _ordered(name for each in mirrors for name in each.checkpoints)
+    copied = _sort_names(name for each in mirrors for name in each.checkpoints)
     if not copied:
         return "if this disk is lost, everything is: no place has a copy"
     where = ", ".join(each.place for each in mirrors if copied[-1] in each.checkpoints)
@@ -71,7 +72,7 @@ def _events(log: Log) -> list[Event]:
     return [event for event in found if event["event"] in _KINDS]
 
 
-def _begun(event: Event) -> dict[str, set[str]]:
+def _initial_copies(event: Event) -> dict[str, set[str]]:
     places: Any = event.get("places")
     if not isinstance(places, dict):
         return {}
@@ -82,7 +83,7 @@ def _begun(event: Event) -> dict[str, set[str]]:
     }
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _sort_names(names: Iterable[str]) -> list[str]:
     return sorted(
         {name for name in names if parse_name(name)},
         key=lambda name: (parse_name(name) or CheckpointName(0)).order,

@@ -25,7 +25,7 @@ from ..state.codec import (
     SharedBlock,
     require_size,
 )
-from .shards import Shards
+from .shards import ShardedItems
 
 # dtypes that JAX computes with, but cannot make from memory
 _DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}
@@ -69,13 +69,13 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     nbytes = array.size * array.dtype.itemsize
     if nbytes > _SMALL_BYTES:
-        return Distant(Shards(array), nbytes)
+        return Distant(ShardedItems(array), nbytes)
     # a copy: a view would prevent the donation of the array
     return memory(np.array(array, order="C"))
 
 
 def allocate_leaf(stored: LeafReader) -> PendingLeaf:
-    host = empty(stored)
+    host = empty_array(stored)
     return PendingLeaf(memory(host), lambda: array_of(host, stored))
 
 
@@ -119,7 +119,7 @@ def _weakly_typed(array: Any, sharding: Any) -> Any:
     return array if sharding is None else jax.device_put(array, sharding)
 
 
-def empty(stored: LeafReader) -> Any:
+def empty_array(stored: LeafReader) -> Any:
     """Return an array of NumPy's for the leaf, after checking its length against its shape."""
     try:
         if stored.dtype not in _DTYPES:

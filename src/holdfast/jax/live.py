@@ -25,9 +25,9 @@ def restore(target: Tree[Any], stored: Any) -> None:
     target.restore(stored)
 
 
-def unused(target: Tree[Any]) -> str:
+def why_unused(target: Tree[Any]) -> str:
     """Return why the loop seems not to use the tree; empty if it does."""
-    return target.unused()
+    return target.why_unused()
 
 
 def overridden_options(_: Tree[Any], __: Any) -> list[str]:

@@ -51,7 +51,7 @@ class UnusedValueWatch:
         self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         self._trees = [
-            name for name, each in self._state.items() if hasattr(adapter_for(each), "unused")
+            name for name, each in self._state.items() if hasattr(adapter_for(each), "why_unused")
         ]
         self._looks = 0
         if not COUNTS:
@@ -108,7 +108,8 @@ class UnusedValueWatch:
         if self._looks < LOOKS or not self._trees:
             return
         why = {
-            name: adapter_for(self._state[name]).unused(self._state[name]) for name in self._trees
+            name: adapter_for(self._state[name]).why_unused(self._state[name])
+            for name in self._trees
         }
         self._trees = []
         if all(why.values()):
