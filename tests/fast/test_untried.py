@@ -42,9 +42,9 @@ def trained(path, untried=NEW, *, cut=None, stop=None, epochs=3, loader=lambda: 
                 loop.step_done()
             loop.end_epoch()
     except BaseException as error:
-        training.leave(error)
+        training.end_run(error)
         raise
-    training.leave()
+    training.end_run()
     return toy.value
 
 
@@ -120,7 +120,7 @@ def steps_of(path, epochs=None):
             if loop.step + 1 < 12:
                 loop.step_done()
         loop.end_epoch(int(loop.step + 1 == 12))
-    training.leave()
+    training.end_run()
 
 
 def test_a_loop_of_steps_waits_for_the_ends_of_its_epochs_if_it_has_any(tmp_path):
@@ -177,7 +177,7 @@ def test_all_ranks_wait_where_one_of_them_has_another_version(tmp_path, monkeypa
                 part.learn()
                 loop.step_done()
             loop.end_epoch()
-        training.leave()
+        training.end_run()
         return part
 
     among_threads(monkeypatch)(2, walk)

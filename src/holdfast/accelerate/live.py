@@ -20,7 +20,7 @@ def handles(target: object) -> bool:
     return isinstance(target, AcceleratedOptimizer | AcceleratedScheduler)
 
 
-def inside(target: Any) -> Any:
+def unwrap(target: Any) -> Any:
     """Return what the program gave to `Accelerator.prepare`."""
     while handles(target):
         target = target.optimizer if isinstance(target, AcceleratedOptimizer) else target.scheduler
@@ -28,25 +28,25 @@ def inside(target: Any) -> Any:
 
 
 def capture(target: Any) -> Any:
-    return OBJECTS.capture(inside(target))
+    return OBJECTS.capture(unwrap(target))
 
 
 def differences(target: Any, stored: Any) -> list[str]:
-    return OBJECTS.differences(inside(target), stored)
+    return OBJECTS.differences(unwrap(target), stored)
 
 
 def restore(target: Any, stored: Any) -> None:
-    OBJECTS.restore(inside(target), stored)
+    OBJECTS.restore(unwrap(target), stored)
 
 
 def overridden_options(target: Any, stored: Any) -> list[str]:
-    adapter = adapter_for(inside(target))
-    return [] if adapter is None else list(adapter.overridden_options(inside(target), stored))
+    adapter = adapter_for(unwrap(target))
+    return [] if adapter is None else list(adapter.overridden_options(unwrap(target), stored))
 
 
 def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] = ()) -> list[str]:
-    adapter: Any = adapter_for(inside(target))
-    return list(adapter.override(inside(target), changes, [inside(each) for each in others]))
+    adapter: Any = adapter_for(unwrap(target))
+    return list(adapter.override(unwrap(target), changes, [unwrap(each) for each in others]))
 
 
 def parameter_count(target: object) -> None:

@@ -32,7 +32,7 @@ from ..errors import UsageError
 from ..state import rng
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from .accelerator import Members
+from .accelerator import AcceleratorMembers
 
 _END = object()
 
@@ -79,11 +79,11 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
             "and fills a short last one up from the first one that it has "
             "dispatched: after a resume that is another one. Give the loader drop_last=True"
         )
-    return PreparedFeed(loader, seed, _untried())
+    return PreparedFeed(loader, seed, _unproven_accelerate())
 
 
 @cache
-def _untried() -> UnprovenCode | None:
+def _unproven_accelerate() -> UnprovenCode | None:
     return require("accelerate", NAMES["accelerate"])
 
 
@@ -129,7 +129,7 @@ class PreparedFeed(Feed):
         Raises:
             UsageError: the Accelerator is not in the state.
         """
-        if not any(isinstance(each, Members) for each in objects):
+        if not any(isinstance(each, AcceleratorMembers) for each in objects):
             raise UsageError(
                 "run.batches() of a prepared loader wants the Accelerator in the state, "
                 "which keeps the gradients of a "
@@ -145,13 +145,13 @@ class PreparedFeed(Feed):
         self._again.clear()
         if position is not None and self._given and position["ended"]:
             self._end = position
-            return self._ended()
+            return self._end_without_batches()
         self._loader.iteration = epoch
         if position is not None:
             self._set_generator(position["began"])
         if not self._given:
             self._synchronize()
-        self._began = self._generator()
+        self._began = self._generator_state()
         self._loader.set_epoch(epoch)
         inner = None if position is None else position["inner"]
         self._batches, self._fetched = self._inner.open(epoch, inner), batches_before(inner, epoch)
@@ -161,7 +161,7 @@ class PreparedFeed(Feed):
                 self._again.append(self._fetch(random))
         elif position is not None:  # the sampler was only asked for the epoch before, to compare
             self._set_generator(position["now"])
-            self._began = self._generator()
+            self._began = self._generator_state()
         return self._walk()
 
     def position(self, consumed: int) -> FeedPosition:
@@ -174,7 +174,7 @@ class PreparedFeed(Feed):
             "fetched": [fetch.random for fetch in ahead],
             "ended": 0 < consumed == self._given and bool(self._loader.end_of_dataloader),
             "began": self._began,
-            "now": self._generator(),
+            "now": self._generator_state(),
         }
 
     def describe(self) -> LoaderFacts:
@@ -194,7 +194,7 @@ class PreparedFeed(Feed):
     def _walk(self) -> Iterator[Any]:
         batches: Any = iter(self._loader)
         try:
-            with self._begins_here():
+            with self._begin_iteration():
                 batch = next(batches, _END)
             while batch is not _END:
                 self._given += 1
@@ -210,13 +210,13 @@ class PreparedFeed(Feed):
             raise
 
     @contextmanager
-    def _begins_here(self) -> Iterator[None]:
+    def _begin_iteration(self) -> Iterator[None]:
         """Within this block accelerate begins its iteration. It takes our batches, and does not
         synchronise again.
         """
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
-        inside["__iter__"] = self._taken
+        inside["__iter__"] = self._fetch_all
         loader.rng_types = None
         try:
             yield
@@ -224,7 +224,7 @@ class PreparedFeed(Feed):
             del inside["__iter__"]
             loader.rng_types = kinds
 
-    def _taken(self) -> Iterator[Any]:
+    def _fetch_all(self) -> Iterator[Any]:
         """Yield the batches of the loader inside as accelerate takes them."""
         while (batch := self._again.popleft() if self._again else self._fetch()) is not _END:
             yield batch
@@ -238,7 +238,7 @@ class PreparedFeed(Feed):
         self._fetched += batch is not _END
         return batch
 
-    def _ended(self) -> Iterator[Any]:
+    def _end_without_batches(self) -> Iterator[Any]:
         """End an epoch of which no batch remains; accelerate's own iteration would begin it once
         more.
 
@@ -256,7 +256,7 @@ class PreparedFeed(Feed):
         if kinds is not None:
             synchronize_rng_states(kinds, self._loader.synchronized_generator)
 
-    def _generator(self) -> Any:
+    def _generator_state(self) -> Any:
         """Return the state of the generator that the samplers of all processes share,
         if there is one.
         """

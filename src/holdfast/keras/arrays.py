@@ -28,7 +28,7 @@ def batches_of(adapter: Any) -> Iterator[Any]:
     )
 
 
-class Once:
+class SingleIteration:
     """Stands for a dataset inside of an adapter:
     it is iterated once, over batches that somebody else fetches.
     """
@@ -43,11 +43,11 @@ class Once:
 def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[Any]:
     """The same, of `batches` instead of the data that the adapter has as its attribute `name`."""
     twin = copy.copy(adapter)
-    setattr(twin, name, Once(batches))
+    setattr(twin, name, SingleIteration(batches))
     return batches_of(twin)
 
 
-class Arrays(BatchSource):
+class ArrayBatches(BatchSource):
     """Arrays, in an order of our own where they are shuffled: the same on each backend, and
     entered anywhere.
     """
@@ -64,7 +64,7 @@ class Arrays(BatchSource):
     def facts(self) -> dict[str, Any]:
         return {"length": self.samples, "batch_size": self.size, "shuffle": str(self._shuffle)}
 
-    def order(self, number: int, seen: int) -> Any:
+    def sample_order(self, number: int, seen: int) -> Any:
         """The samples of pass `number` after `seen` batches, in their order."""
         first = min(seen * self.size, self.samples)
         if self._shuffle == "batch":
@@ -80,10 +80,10 @@ class Arrays(BatchSource):
         size = min(self.size, self.samples - start)
         return start + Shuffle(size, derive_key("batch", self._seed, start), number).block(0, size)
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         backend = keras.backend.backend()
         inputs = array_slicing.convert_to_sliceable(self.adapter._inputs, target_backend=backend)  # noqa: SLF001
-        order = self.order(number, seen)
+        order = self.sample_order(number, seen)
 
         def take(chosen: Any, array: Any) -> Any:
             if array is None:  # an input that is left out

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import keras
 
 from ..errors import UsageError
-from ..trainers.training import only_one
+from ..trainers.training import require_one
 
 
-class Call(NamedTuple):
+class FitCall(NamedTuple):
     model: Any
     callbacks: Any  # its CallbackList
     iterator: Any  # its EpochIterator
@@ -23,7 +23,7 @@ class Call(NamedTuple):
     validation: Any  # the data, as fit() was given them
 
 
-def the_call(model: Any) -> Call:
+def current_fit_call(model: Any) -> FitCall:
     """Return the call of fit() inside which Keras calls the present callback.
 
     Raises:
@@ -34,7 +34,7 @@ def the_call(model: Any) -> Call:
         found = frame.f_locals if frame.f_code.co_name == "fit" else {}
         if "epoch_iterator" in found and "callbacks" in found:
             epochs = range(found["initial_epoch"], found["epochs"])
-            return Call(
+            return FitCall(
                 model,
                 found["callbacks"],
                 found["epoch_iterator"],
@@ -49,7 +49,7 @@ def the_call(model: Any) -> Call:
     )
 
 
-def begin_the_others(call: Call, ours: Any) -> None:
+def begin_other_callbacks(call: FitCall, ours: Any) -> None:
     """Begin the callbacks after ours in the list:
     they must not reset the restored state afterwards.
     """
@@ -61,14 +61,14 @@ def begin_the_others(call: Call, ours: Any) -> None:
         each.on_train_begin({})
 
 
-def require_alone(call: Call, ours: type) -> None:
+def require_alone(call: FitCall, ours: type) -> None:
     """Require that no other callback or strategy conflicts with ours.
 
     Raises:
         UsageError: another callback, or a strategy, would stand in the way.
     """
     callbacks = call.callbacks.callbacks
-    only_one(callbacks, ours)
+    require_one(callbacks, ours)
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise UsageError(
             "BackupAndRestore would begin interrupted epochs once more, "
@@ -85,7 +85,7 @@ def require_alone(call: Call, ours: type) -> None:
         )
 
 
-def build(call: Call) -> None:
+def build_variables(call: FitCall) -> None:
     """Make the variables that Keras on TensorFlow would make with the first batch,
     after the restore.
     """
@@ -104,7 +104,7 @@ def build(call: Call) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def begins_anew(data: Any) -> bool:
+def depends_on_process(data: Any) -> bool:
     """Whether a new process would draw different batches from this data in a later epoch than
     the old process.
     """
@@ -118,5 +118,5 @@ def begins_anew(data: Any) -> bool:
         shuffled = "Shuffle" in type(data).__name__ and getattr(
             data, "_reshuffle_each_iteration", True
         )
-        return bool(shuffled) or any(map(begins_anew, data._inputs()))  # noqa: SLF001
+        return bool(shuffled) or any(map(depends_on_process, data._inputs()))  # noqa: SLF001
     return hasattr(data, "__next__")

@@ -54,7 +54,7 @@ def read_weights(model: Any, path: str | os.PathLike[str], step: int | str | Non
     )
 
 
-def begin_from(model: Any, source: str | os.PathLike[str]) -> None:
+def load_initial_weights(model: Any, source: str | os.PathLike[str]) -> None:
     """Give a model that begins to train the weights of a file of Keras, or of a checkpoint.
 
     Raises:

@@ -11,13 +11,13 @@ from keras.src.random import seed_generator
 
 from ..state import rng
 from ..state.values import python_state, random_state
-from .state import array
+from .state import as_array
 
 # the attribute that holds Keras' generator; Keras has had a name for it since 3.13
 _GLOBAL = "global_seed_generator"
 
 
-def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
+def with_generators(*, tensorflow: bool) -> AbstractContextManager[None]:
     """Within this block runs save Keras' generator, and with `tensorflow` those of TensorFlow."""
     sources = {"keras": rng.GeneratorSource(_capture, _restore, _seed)}
     if tensorflow:
@@ -35,7 +35,7 @@ def global_seed() -> int | None:
 
 def _capture() -> Any:
     found = global_state.get_global_attribute(_GLOBAL)
-    return None if found is None else array(found.state)
+    return None if found is None else as_array(found.state)
 
 
 def _restore(state: Any) -> list[str]:

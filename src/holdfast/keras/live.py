@@ -51,7 +51,7 @@ def override(target: Optimizer, changes: Mapping[str, Any], _: Iterable[object])
             f"holds the learning_rate, and not {min(unknown)}: "
             "change that in the script"
         )
-    return [target.set_rate(float(new)) for new in changes.values()]
+    return [target.set_learning_rate(float(new)) for new in changes.values()]
 
 
 def class_name(target: Optimizer) -> str:

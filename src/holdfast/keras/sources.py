@@ -16,7 +16,7 @@ from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchData
 from ..data.feed import feed_for
 from ..data.order import Shuffle
 from ..data.replay import ReplayFeed
-from .arrays import Arrays, batches_from, batches_of
+from .arrays import ArrayBatches, batches_from, batches_of
 from .feed import BatchSource
 
 
@@ -40,7 +40,7 @@ class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras ha
         return self._dataset[place if self._order is None else self._order[place]]
 
 
-class Indexed(BatchSource):
+class IndexedBatches(BatchSource):
     """A PyDataset: a batch is read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -50,7 +50,7 @@ class Indexed(BatchSource):
     def facts(self) -> dict[str, Any]:
         return {"length": self.length, "shuffle": self._shuffle}
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         count, order = self.length, None
         if count is not None:
             order = Shuffle(count, self._seed, number)[:] if self._shuffle else list(range(count))
@@ -60,7 +60,7 @@ class Indexed(BatchSource):
         return batches_of(PyDatasetAdapter(rest, class_weight=self._adapter.class_weight))
 
 
-class Fed(BatchSource):
+class FedBatches(BatchSource):
     """A source that the core knows how to walk:
     torch's DataLoader; any other iterable is read again.
     """
@@ -77,7 +77,7 @@ class Fed(BatchSource):
             for name, fact in self._feed.describe().items()
         }
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         return self._adapt(self._feed.open(number, place))
 
     def place(self, seen: int) -> Any:
@@ -89,31 +89,33 @@ def source_of(iterator: Any, seed: int) -> BatchSource:
     adapter = iterator.data_adapter
     if isinstance(adapter, ArrayDataAdapter):
         if keras.backend.backend() != "tensorflow":
-            return Arrays(adapter, seed)
+            return ArrayBatches(adapter, seed)
         from .tfdata import ArraysOfTensorFlow
 
         return ArraysOfTensorFlow(adapter, seed)
     if isinstance(adapter, TFDatasetAdapter):
-        from .tfdata import Pipeline
+        from .tfdata import PipelineBatches
 
-        return Pipeline(iterator)
+        return PipelineBatches(iterator)
     if isinstance(adapter, PyDatasetAdapter):
-        return Indexed(adapter, seed)
+        return IndexedBatches(adapter, seed)
     if isinstance(adapter, TorchDataLoaderAdapter):
         loader = adapter._dataloader  # noqa: SLF001
         feed = feed_for(loader, seed, "train")
-        return Fed(
+        return FedBatches(
             feed, adapter.num_batches, lambda batches: batches_from(adapter, "_dataloader", batches)
         )
     # a generator is walked once; a dataset that Keras knows and we do not, anew for each pass
-    return Fed(
-        ReplayFeed(batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)),
+    return FedBatches(
+        ReplayFeed(
+            batches_of(adapter) if adapter.num_batches is None else _FreshIterations(adapter)
+        ),
         adapter.num_batches,
         iter,
     )
 
 
-class _Anew:
+class _FreshIterations:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 

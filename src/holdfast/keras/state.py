@@ -25,10 +25,10 @@ class Variables:
     def __init__(self, what: str, find: Callable[[], Sequence[Any]], model: Any = None) -> None:
         self._what, self._find, self._model = what, find, model
 
-    def are_in(self, others: Iterable[Any]) -> bool:
+    def is_subset_of(self, others: Iterable[Any]) -> bool:
         return {id(each) for each in self._find()} <= {id(each) for each in others}
 
-    def are_trained(self) -> list[bool]:
+    def trainable_flags(self) -> list[bool]:
         """Whether each variable is a parameter that training changes,
         in the order of `state_dict`.
         """
@@ -36,12 +36,12 @@ class Variables:
 
     def state_dict(self) -> dict[str, Any]:
         if self._model is not None:
-            synchronise(self._model)
-        return arrays(self._find())
+            write_back_jax_state(self._model)
+        return variable_arrays(self._find())
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         if self._model is not None:
-            synchronise(self._model)
+            write_back_jax_state(self._model)
         assign(self._find(), stored, self._what)
 
 
@@ -70,7 +70,9 @@ class Optimizer:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
-        self.base_rate = rate(optimizer)  # that of the script; callbacks may change the present one
+        self.base_rate = learning_rate(
+            optimizer
+        )  # that of the script; callbacks may change the present one
 
     def _steps(self) -> list[int]:
         """Which of the model's variables it steps."""
@@ -78,12 +80,12 @@ class Optimizer:
         return [places.get(id(each), -1) for each in self._optimizer._trainable_variables]  # noqa: SLF001
 
     def state_dict(self) -> dict[str, Any]:
-        synchronise(self._model)
+        write_back_jax_state(self._model)
         optimizer = self._optimizer
         steps = self._steps() if optimizer.built else None
         return {
             "steps": steps,
-            "variables": arrays(optimizer.variables),
+            "variables": variable_arrays(optimizer.variables),
             "base_rate": self.base_rate,
         }
 
@@ -101,31 +103,31 @@ class Optimizer:
         assign(optimizer.variables, stored["variables"], "the optimizer")
         self.base_rate = stored.get("base_rate", self.base_rate)
 
-    def set_rate(self, new: float) -> str:
+    def set_learning_rate(self, new: float) -> str:
         """Set the learning rate; callbacks may change it from there. Return a line of the form old
         -> new.
 
         Raises:
             UsageError: a schedule gives the rate.
         """
-        old = rate(self._optimizer)
+        old = learning_rate(self._optimizer)
         if old is None:
             raise UsageError(
                 "overrides: a schedule gives the learning rate "
                 "of this optimizer; change it in the script"
             )
         self._optimizer.learning_rate = new
-        self.base_rate = rate(self._optimizer)
+        self.base_rate = learning_rate(self._optimizer)
         return f"learning_rate {old:g} -> {new:g}"
 
 
-def rate(optimizer: Any) -> float | None:
+def learning_rate(optimizer: Any) -> float | None:
     """Return the learning rate that is a variable of `optimizer`;
     None where a schedule gives it.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     value = inner._learning_rate  # noqa: SLF001  the property computes a schedule's
-    return float(array(value)) if isinstance(value, Variable) else None
+    return float(as_array(value)) if isinstance(value, Variable) else None
 
 
 def optimizers(model: Any) -> dict[str, Optimizer]:
@@ -137,12 +139,12 @@ def optimizers(model: Any) -> dict[str, Optimizer]:
 
 
 def _optimizers(model: Any) -> dict[str, Any]:
-    found = dict(_inside("optimizer", model.optimizer))
+    found = dict(_find_optimizers("optimizer", model.optimizer))
     for place, layer in enumerate(model._flatten_layers()):  # noqa: SLF001
         for name, value in vars(layer).items():
             if name.startswith("_self_"):
                 continue  # TensorFlow's lists of the same objects
-            for path, each in _inside(
+            for path, each in _find_optimizers(
                 name.lstrip("_") if layer is model else f"layer{place}.{name}", value
             ):
                 if all(each is not other for other in found.values()):
@@ -150,22 +152,22 @@ def _optimizers(model: Any) -> dict[str, Any]:
     return found
 
 
-def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _find_optimizers(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The optimizers that `value` is or holds."""
     if isinstance(value, keras.optimizers.Optimizer):
         yield name, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _inside(f"{name}.{key}", each)
+            yield from _find_optimizers(f"{name}.{key}", each)
 
 
-def kept_with(model: Any) -> list[Any]:
+def variables_of(model: Any) -> list[Any]:
     """The variables that are saved with `model`, so that nobody else needs to save them."""
     more = [each for optimizer in _optimizers(model).values() for each in optimizer.variables]
     return [*model.variables, *model.metrics_variables, *more]
 
 
-def trackable(value: Any) -> Any:
+def as_trackable(value: Any) -> Any:
     """Return an object that a run can track for a value in the user's `state`:
     Keras objects by their variables.
     """
@@ -182,7 +184,7 @@ def trackable(value: Any) -> Any:
     return value
 
 
-def synchronise(model: Any) -> None:
+def write_back_jax_state(model: Any) -> None:
     """Write the state of JAX's steps back into the model's variables,
     which are not updated during an epoch.
     """
@@ -190,16 +192,16 @@ def synchronise(model: Any) -> None:
         model.jax_state_sync()
 
 
-def arrays(variables: Sequence[Any]) -> dict[str, Any]:
+def variable_arrays(variables: Sequence[Any]) -> dict[str, Any]:
     """The values of variables by their paths; of equal paths, all but the first have a number."""
-    return dict(zip(paths(variables), map(array, variables), strict=True))
+    return dict(zip(unique_paths(variables), map(as_array, variables), strict=True))
 
 
-def array(variable: Any) -> Any:
+def as_array(variable: Any) -> Any:
     return np.asarray(keras.ops.convert_to_numpy(variable.value))
 
 
-def paths(variables: Sequence[Any]) -> list[str]:
+def unique_paths(variables: Sequence[Any]) -> list[str]:
     seen, found = Counter[str](), []
     for each in variables:
         seen[each.path] += 1
@@ -227,7 +229,7 @@ def assign(variables: Sequence[Any], stored: Mapping[str, Any], what: str) -> No
 
 
 def differences(variables: Sequence[Any], stored: Mapping[str, Any]) -> list[str]:
-    here = dict(zip(paths(variables), variables, strict=True))
+    here = dict(zip(unique_paths(variables), variables, strict=True))
     lines = []
     for (name, each), (was, value) in zip(here.items(), stored.items(), strict=False):
         here_is, there_was = (each.dtype, tuple(each.shape)), (value.dtype.name, tuple(value.shape))

@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..terminal import say
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import leaves_out
+from ..trainers.training import ignores_own_checkpoint
 
 # the same code under two names, with separate classes
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -44,7 +44,7 @@ def package_of(trainer: Any) -> str:
     return next(name for name in PACKAGES if type(trainer).__module__.startswith(name + "."))
 
 
-def part(trainer: Any, module: str) -> Any:
+def module_of(trainer: Any, module: str) -> Any:
     """Return a module of the package that `trainer` is from."""
     # the trainer has imported all that it uses
     return sys.modules[f"{package_of(trainer)}.{module}"]
@@ -93,7 +93,9 @@ def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
 
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
         del connector.resume_start
-        if checkpoint_path and leaves_out(path, f"ckpt_path={os.fspath(checkpoint_path)!r}"):
+        if checkpoint_path and ignores_own_checkpoint(
+            path, f"ckpt_path={os.fspath(checkpoint_path)!r}"
+        ):
             checkpoint_path = None
         connector.resume_start(checkpoint_path, *args, **kwargs)
 
@@ -129,7 +131,7 @@ def require_possible(trainer: Any) -> None:
                 "give the optimizer all parameters, "
                 "and freeze them with requires_grad_(False) until they train"
             )
-    signature = part(trainer, "utilities.signature_utils")
+    signature = module_of(trainer, "utilities.signature_utils")
     if signature.is_param_in_hook_signature(
         trainer.lightning_module.training_step, "dataloader_iter", explicit=True
     ):
@@ -143,12 +145,12 @@ def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
     """Return the function that logs hyperparameters,
     as owner and name, and one that leaves this trainer's out.
     """
-    owner, name = part(trainer, "trainer.trainer"), "_log_hyperparams"
+    owner, name = module_of(trainer, "trainer.trainer"), "_log_hyperparams"
     plain = getattr(owner, name)
     return owner, name, lambda each: None if each is trainer else plain(each)
 
 
-def say_what_stands_back(trainer: Any) -> None:
+def warn_of_ignored_options(trainer: Any) -> None:
     environment = trainer._accelerator_connector.cluster_environment
     if getattr(environment, "auto_requeue", False):
         say(

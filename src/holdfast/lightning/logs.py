@@ -18,23 +18,25 @@ from .. import disk, scan
 from ..errors import UsageError
 from ..run.settings import run_dir
 from ..terminal import say, warn
-from ..trainers.event_files import EventFiles, cut
-from ..trainers.training import Training, remembered
+from ..trainers.event_files import EventCounter, truncate_events
+from ..trainers.training import Training, newest_recorded
 from . import framework
 
 _EVENT = "loggers"  # in the journal: who the loggers are
 _LOOKS = "logged"  # among the durations, which no drill compares: what is logged may be a time
 
 
-class Logs:
+class LoggerStates:
     """The loggers of one trainer, made to go on before they are used."""
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str]) -> None:
         self._leads = trainer.is_global_zero
         self._kept = (
-            [_kind_of(logger)(trainer, logger) for logger in trainer.loggers] if self._leads else []
+            [_record_kind(logger)(trainer, logger) for logger in trainer.loggers]
+            if self._leads
+            else []
         )
-        found = remembered(run_dir(path), _EVENT)
+        found = newest_recorded(run_dir(path), _EVENT)
         known = [] if found is None else found.get("are", [])
         self._known = known
         self._looks: dict[str, str] = {}
@@ -55,7 +57,7 @@ class Logs:
         for at, kept in enumerate(self._kept):
             kept.looks = looks.get(str(at), "")
             if kept.reused:
-                kept.cut(stored[at] if stored is not None and at < len(stored) else {})
+                kept.truncate(stored[at] if stored is not None and at < len(stored) else {})
         are = [[type(kept).__name__, kept.name()] for kept in self._kept]
         if self._leads and are != self._known:
             training.loop.record(_EVENT, are=are)
@@ -67,7 +69,7 @@ class Logs:
         return found
 
 
-class Kept:
+class LoggerRecord:
     """A logger of a kind that Holdfast does not know:
     it begins a record of its own in each attempt.
     """
@@ -88,11 +90,11 @@ class Kept:
         """The amount that was logged; all of it is flushed."""
         return {}
 
-    def cut(self, stored: dict[str, Any]) -> None:
+    def truncate(self, stored: dict[str, Any]) -> None:
         """Remove everything after that."""
 
 
-class Versioned(Kept):
+class DirectoryRecord(LoggerRecord):
     """A logger whose record is a directory, by default `version_0` or the next one that is free."""
 
     def name(self) -> Any:
@@ -104,7 +106,7 @@ class Versioned(Kept):
         own, (version, place) = self.logger._version, name
         if own is None:
             self.logger._version = version
-        self.reused = [version, place] == Versioned.name(self) and scan.is_dir(place)
+        self.reused = [version, place] == DirectoryRecord.name(self) and scan.is_dir(place)
         if self.reused:
             self.open()
         else:
@@ -115,21 +117,21 @@ class Versioned(Kept):
         """Note the existing files before this attempt writes."""
 
 
-class Csv(Versioned):
+class CsvRecord(DirectoryRecord):
     """CSVLogger. Its writer deletes the file that it finds, and adds columns by writing it anew."""
 
     def open(self) -> None:
-        writers = framework.part(self.trainer, "loggers.csv_logs").ExperimentWriter
+        writers = framework.module_of(self.trainer, "loggers.csv_logs").ExperimentWriter
         kind = type("KeepingWriter", (writers,), {"_check_log_dir_exists": lambda _: None})
         self.logger._experiment = kind(log_dir=self.logger.log_dir)
 
     def state(self) -> dict[str, Any]:
         self.logger.save()
         keys, rows = self._content()
-        self.looks = _looks(keys, rows)
+        self.looks = _csv_text(keys, rows)
         return {"keys": keys, "rows": len(rows)}
 
-    def cut(self, stored: dict[str, Any]) -> None:
+    def truncate(self, stored: dict[str, Any]) -> None:
         """Cut the file back to the rows of the checkpoint.
 
         Raises:
@@ -137,7 +139,7 @@ class Csv(Versioned):
         """
         path, (keys, rows) = self._path(), self._content()
         count, wanted = stored.get("rows", 0), stored.get("keys", [])
-        if len(rows) >= count and self.looks not in ("", _looks(wanted, rows[:count])):
+        if len(rows) >= count and self.looks not in ("", _csv_text(wanted, rows[:count])):
             raise UsageError(
                 f"{path}: its first {count} lines are not those that "
                 "this run had logged. Another training may have "
@@ -172,7 +174,7 @@ class Csv(Versioned):
             return [], []
 
 
-class TensorBoard(Versioned):
+class TensorBoardRecord(DirectoryRecord):
     """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event
     of its format.
 
@@ -184,7 +186,7 @@ class TensorBoard(Versioned):
         super().__init__(trainer, logger)
         # names of the files of this run's earlier attempts, in their order
         self._earlier: list[str] = []
-        self._events = EventFiles()
+        self._events = EventCounter()
 
     def name(self) -> Any:
         return [*super().name(), [path.name for path in self._files()]]
@@ -198,8 +200,8 @@ class TensorBoard(Versioned):
         self.logger.experiment.flush()
         return {"events": self._events.count(self._files())}
 
-    def cut(self, stored: dict[str, Any]) -> None:
-        if missing := cut(self._there(), stored.get("events", 0)):
+    def truncate(self, stored: dict[str, Any]) -> None:
+        if missing := truncate_events(self._earlier_files(), stored.get("events", 0)):
             warn(
                 f"{self.logger.log_dir}: {missing} events that "
                 "were logged before the checkpoint are missing"
@@ -208,15 +210,15 @@ class TensorBoard(Versioned):
     def _files(self) -> list[Path]:
         writer = self.logger.experiment._get_file_writer().event_writer
         # tensorboardX has the former
-        return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]
+        return [*self._earlier_files(), Path(getattr(writer, "_ev_writer", writer)._file_name)]
 
-    def _there(self) -> list[Path]:
+    def _earlier_files(self) -> list[Path]:
         return [
             path for name in self._earlier if scan.exists(path := Path(self.logger.log_dir, name))
         ]
 
 
-class Wandb(Kept):
+class WandbRecord(LoggerRecord):
     """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it
     had not written are lost.
     """
@@ -229,7 +231,7 @@ class Wandb(Kept):
             self.logger._id = self.logger._wandb_init["id"] = name
         self.reused = self.logger._id == name
 
-    def cut(self, stored: dict[str, Any]) -> None:
+    def truncate(self, stored: dict[str, Any]) -> None:
         del stored
         say(
             f"W&B goes on with run {self.logger._id}: "
@@ -238,20 +240,21 @@ class Wandb(Kept):
         )
 
 
-def _looks(keys: list[str], rows: list[dict[str, str]]) -> str:
+def _csv_text(keys: list[str], rows: list[dict[str, str]]) -> str:
     return hashlib.sha256(
         repr([[row.get(key) for key in keys] for row in rows]).encode()
     ).hexdigest()
 
 
-_KINDS: dict[str, type[Kept]] = {
-    "CSVLogger": Csv,
-    "TensorBoardLogger": TensorBoard,
-    "WandbLogger": Wandb,
+_KINDS: dict[str, type[LoggerRecord]] = {
+    "CSVLogger": CsvRecord,
+    "TensorBoardLogger": TensorBoardRecord,
+    "WandbLogger": WandbRecord,
 }
 
 
-def _kind_of(logger: Any) -> type[Kept]:
+def _record_kind(logger: Any) -> type[LoggerRecord]:
     return next(
-        (_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS), Kept
+        (_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS),
+        LoggerRecord,
     )

@@ -83,7 +83,7 @@ def weight_leaves(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
             names = (name for name in _framework_names(target) if name in _LOOKED_AT)
             modules[kind] = next((import_module(_LOOKED_AT[name]) for name in names), None)
         if modules[kind] is not None:
-            yield from modules[kind].weights(target, captured)
+            yield from modules[kind].trainable_leaves(target, captured)
 
 
 def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:

@@ -149,7 +149,7 @@ class Tracked:
         for each in self.self_restoring_objects().values():
             adapter = adapter_for(each)
             # a framework's wrapper around it
-            target = adapter.inside(each) if hasattr(adapter, "inside") else each
+            target = adapter.unwrap(each) if hasattr(adapter, "unwrap") else each
             adapter = adapter_for(target)
             if hasattr(adapter, "changes_in_training") and adapter.changes_in_training(target):
                 # of a generator, each reference counts: Watch

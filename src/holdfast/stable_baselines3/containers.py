@@ -30,7 +30,7 @@ def is_plain(value: Any) -> bool:
     return True
 
 
-class Container:
+class ContainerState:
     """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it
     holds objects.
 
@@ -44,7 +44,7 @@ class Container:
     def state_dict(self) -> dict[str, Any]:
         members = members_of(self._value)
         return {
-            "places": _places(members),
+            "places": _member_places(members),
             "plain": {key: each for key, each in members.items() if is_plain(each)},
         }
 
@@ -61,7 +61,7 @@ class Container:
                 plain if isinstance(value, dict) else plain.values()
             )
             return
-        if _places(here) != state["places"] or any(
+        if _member_places(here) != state["places"] or any(
             key in plain and not is_plain(here[key]) for key in here
         ):
             raise Mismatch(
@@ -74,7 +74,7 @@ class Container:
                 value[key] = each
 
 
-class ObjectArray:
+class ObjectArrayState:
     """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty
     are saved by position.
     """
@@ -126,11 +126,11 @@ def members_of(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else dict(enumerate(value))
 
 
-def _places(members: Mapping[Any, Any]) -> list[Any]:
+def _member_places(members: Mapping[Any, Any]) -> list[Any]:
     return list(members) if is_plain(list(members)) else [len(members)]
 
 
-class Generator:
+class GeneratorState:
     """A random generator of a class of the user's own."""
 
     def __init__(self, value: Any) -> None:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from .pieces import local_tensor
 
 
-def weights(target: object, captured: Any) -> Iterator[torch.Tensor]:
+def trainable_leaves(target: object, captured: Any) -> Iterator[torch.Tensor]:
     """Yield the parameters, or the moments, among the tensors of `captured`: the state of `target`.
 
     A tensor that is tracked by itself counts if it is a parameter: an `nn.Parameter`, or a leaf

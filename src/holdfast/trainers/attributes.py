@@ -36,7 +36,7 @@ class PlainAttributes:
     ) -> None:
         self._target, self._frameworks, self._only = target, frameworks, only
         self._before = {name: _digest(value) for name, value in self._plain().items()}
-        self._sizes = dict(self._lost())
+        self._sizes = dict(self._unsaved_containers())
         self._said = False
 
     def changed(self) -> dict[str, Any]:
@@ -44,7 +44,9 @@ class PlainAttributes:
         A line names containers that are lost.
         """
         if not self._said and (
-            lost := [name for name, size in self._lost() if self._sizes.get(name) != size]
+            lost := [
+                name for name, size in self._unsaved_containers() if self._sizes.get(name) != size
+            ]
         ):
             self._said = True
             warn(
@@ -67,24 +69,24 @@ class PlainAttributes:
                 restore_value(vars(self._target).get(name), copy.deepcopy(value)),
             )
 
-    def _own(self) -> Iterator[tuple[str, Any]]:
+    def _user_attributes(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self._target).items():
             if name not in self._frameworks and (self._only is None or name in self._only):
                 yield name, value
 
     def _plain(self) -> dict[str, Any]:
-        return {name: value for name, value in self._own() if _is_plain(value)}
+        return {name: value for name, value in self._user_attributes() if _is_plain(value)}
 
-    def _lost(self) -> Iterator[tuple[str, int]]:
+    def _unsaved_containers(self) -> Iterator[tuple[str, int]]:
         """Yield the containers that cannot be saved, with their sizes."""
         return (
             (name, len(value))
-            for name, value in self._own()
+            for name, value in self._user_attributes()
             if isinstance(value, _CONTAINERS) and not _is_plain(value)
         )
 
 
-def set_by(kind: type) -> set[str]:
+def names_set_by(kind: type) -> set[str]:
     """Return the names of the attributes that the methods of a class set."""
     methods = map(inspect.unwrap, filter(inspect.isfunction, vars(kind).values()))
     return {

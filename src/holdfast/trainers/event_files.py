@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import disk
 
 
-class EventFiles:
+class EventCounter:
     """Counts events, and each file anew only when it has grown."""
 
     def __init__(self) -> None:
@@ -20,16 +20,16 @@ class EventFiles:
         self._known: dict[Path, tuple[int, int]] = {}
 
     def count(self, paths: Iterable[Path]) -> int:
-        return sum(map(self._count, paths))
+        return sum(map(self._count_file, paths))
 
-    def _count(self, path: Path) -> int:
+    def _count_file(self, path: Path) -> int:
         size = path.stat().st_size
         if self._known.get(path, (-1, 0))[0] != size:
             self._known[path] = size, max(0, len(_ends_of_events(path)) - 1)
         return self._known[path][1]
 
 
-def cut(paths: Iterable[Path], wanted: int) -> int:
+def truncate_events(paths: Iterable[Path], wanted: int) -> int:
     """Cut off what comes after so many events; remove files of which nothing stays. Return how
     many are missing.
     """

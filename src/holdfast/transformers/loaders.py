@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ..data.seeded import SeededBatches, mark_as_worker
 
 
-class Walked:
+class LoaderProxy:
     """Replaces a loader: its iteration is `batches`, and everything else is the loader's."""
 
     def __init__(self, loader: Any, batches: Callable[[Any], Iterator[Any]]) -> None:
@@ -36,7 +36,7 @@ class Walked:
         return type(self._loader)
 
 
-def repeatable(loader: Any, seed: int) -> Any:
+def with_repeatable_workers(loader: Any, seed: int) -> Any:
     """Return a loader like this one, whose workers draw the same numbers for the same batch.
 
     Their draws must not depend on the batches that they read before: a resume begins with new
@@ -51,7 +51,7 @@ def repeatable(loader: Any, seed: int) -> Any:
     return twin
 
 
-def apart(loader: Any, seed: int) -> Any:
+def without_global_draws(loader: Any, seed: int) -> Any:
     """Return the same for an evaluation whose workers persist: iterating it draws nothing from the
     global generators.
 
@@ -59,14 +59,14 @@ def apart(loader: Any, seed: int) -> Any:
     persistent workers start once in each process, so that a resumed training would draw once more
     than an uninterrupted one.
     """
-    twin = repeatable(loader, seed)
+    twin = with_repeatable_workers(loader, seed)
     if twin is not loader:
         twin.generator = torch.Generator().manual_seed(seed % 2**63)
-        twin.worker_init_fn = _Init(loader.worker_init_fn)
+        twin.worker_init_fn = _EvaluationWorkerInit(loader.worker_init_fn)
     return twin
 
 
-class _Init:
+class _EvaluationWorkerInit:
     """Runs in an evaluation's worker: only samples use its generators."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:

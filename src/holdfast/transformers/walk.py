@@ -16,16 +16,22 @@ from ..data.promise import UnprovenCode
 from ..run.loop import Loop
 from ..run.passes import ENDLESS
 from ..run.run import Run
-from ..trainers.training import RunOptions, Training, guarded, replace, together
-from .loaders import Walked, apart, repeatable
-from .progress import Progress
+from ..trainers.training import (
+    RunOptions,
+    Training,
+    end_run_on_error,
+    merge_states,
+    replace_attribute,
+)
+from .loaders import LoaderProxy, with_repeatable_workers, without_global_draws
+from .progress import TrainerProgress
 
 # replaces the Trainer's own checkpoint when it continues in the middle of an epoch
 _HERE = "holdfast"
 _TRAINED = "trained"  # seconds
 
 
-class TrainerWalk:
+class TrainerLoop:
     """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
 
     The run is entered when all callbacks have begun, and left before the trainer loads the best
@@ -43,7 +49,7 @@ class TrainerWalk:
     ) -> None:
         self._trainer, self._path, self._state, self._options = trainer, path, state, options
         self._untried = untried
-        self._progress = Progress(trainer)
+        self._progress = TrainerProgress(trainer)
         self._training: Training | None = None
         self._fed: dict[int, tuple[Any, Any]] = {}  # id of the trainer's loader -> itself, and ours
         self._epoch = -1  # the epoch that the trainer is in
@@ -54,7 +60,7 @@ class TrainerWalk:
         # which safe point comes with the next _maybe_log_save_evaluate: "step" or "epoch"
         self.due = ""
         self._changed = ExitStack()
-        self._replace()
+        self._replace_methods()
 
     @property
     def run(self) -> Run | None:
@@ -62,9 +68,9 @@ class TrainerWalk:
 
     @property
     def _loop(self) -> Loop:
-        return self._begun().loop
+        return self._enter_run().loop
 
-    def _replace(self) -> None:
+    def _replace_methods(self) -> None:
         trainer, handler = self._trainer, self._trainer.callback_handler
         for owner, name, around in (
             (handler, "on_epoch_begin", self._on_epoch_begin),
@@ -75,8 +81,13 @@ class TrainerWalk:
             (trainer, "_load_rng_state", self._load_rng_state),
             (trainer, "get_eval_dataloader", self._get_eval_dataloader),
         ):
-            replace(self._changed, owner, name, guarded(around, getattr(owner, name), self.leave))
-        replace(self._changed, trainer.args, "ignore_data_skip", False)
+            replace_attribute(
+                self._changed,
+                owner,
+                name,
+                end_run_on_error(around, getattr(owner, name), self.end_run),
+            )
+        replace_attribute(self._changed, trainer.args, "ignore_data_skip", False)
         plain = home.skip_first_batches
 
         def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
@@ -84,16 +95,16 @@ class TrainerWalk:
                 dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
             )
 
-        replace(self._changed, home, "skip_first_batches", skip_first_batches)
+        replace_attribute(self._changed, home, "skip_first_batches", skip_first_batches)
 
-    def leave(self, error: BaseException | None = None) -> None:
+    def end_run(self, error: BaseException | None = None) -> None:
         """End the run, and undo the replacements."""
         self._changed.close()
         training, self._training = self._training, None
         if training is not None:
-            training.leave(error)
+            training.end_run(error)
 
-    def _begun(self) -> Training:
+    def _enter_run(self) -> Training:
         """Enter the run, once: the state is restored."""
         if self._training is None:
             trainer, optimizer = self._trainer, self._trainer.optimizer
@@ -104,8 +115,8 @@ class TrainerWalk:
                 "scaler": trainer.accelerator.scaler,
                 "trainer": self._progress,
             }
-            state = together(own, self._state)
-            self._progress.look()
+            state = merge_states(own, self._state)
+            self._progress.note_attributes()
             epochs = trainer.state.num_train_epochs  # endless for a stream without a length
             self._training = Training(
                 self._path,
@@ -161,7 +172,7 @@ class TrainerWalk:
 
     def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("skip_scheduler"):  # eval_on_start, before the first epoch
-            self._begun()
+            self._enter_run()
             if self._progress.restored:
                 return None
         return original(*args, **kwargs)
@@ -171,7 +182,7 @@ class TrainerWalk:
             self._trainer.control.should_training_stop |= not self._loop.goes_on
             return None
         kwargs |= {
-            "train_dataloader": self._fed_loader(kwargs["train_dataloader"]),
+            "train_dataloader": self._loader_over_loop(kwargs["train_dataloader"]),
             "start_time": self._began_s,
         }
         self._steps_in_epoch = kwargs["steps_in_epoch"]
@@ -193,17 +204,17 @@ class TrainerWalk:
         if due == "step":
             self._stepped = True
             if not (control.should_training_stop or control.should_epoch_stop or self._is_at_end()):
-                loop.step_done(self._taken())
+                loop.step_done(self._batches_since_safe_point())
         elif due == "epoch" and control.should_training_stop and not self._is_at_end():
             if self._stepped:
                 # not the epoch's end: with a larger max_steps it goes on here
-                loop.step_done(self._taken())
+                loop.step_done(self._batches_since_safe_point())
         elif due == "epoch":
             stepped = self._stepped
-            taken = self._taken()
+            taken = self._batches_since_safe_point()
             loop.end_epoch(taken if stepped else 0, last=control.should_training_stop)
 
-    def _taken(self) -> int:
+    def _batches_since_safe_point(self) -> int:
         """Number of batches since the last safe point; the next one begins."""
         taken, self._batches, self._stepped = self._batches, 0, False
         return taken
@@ -217,8 +228,8 @@ class TrainerWalk:
         self, original: Callable[..., Any], trial: Any, samples: Any, start_time: float
     ) -> Any:
         del start_time
-        self._begun()
-        self.leave()
+        self._enter_run()
+        self.end_run()
         return original(trial, samples, self._began_s)
 
     def _load_rng_state(self, original: Callable[..., Any], checkpoint: str | None) -> None:
@@ -228,14 +239,16 @@ class TrainerWalk:
     # Loaders
     # ----------------------------------------------------------------------------------------------
 
-    def _fed_loader(self, loader: Any) -> Any:
+    def _loader_over_loop(self, loader: Any) -> Any:
         """The trainer's loader, which reads its batches from the run's loop."""
         if id(loader) not in self._fed:
             inside = getattr(loader, "base_dataloader", loader)
-            walked = Walked(repeatable(inside, self._options.get("seed") or 0), self._batches_of)
+            walked = LoaderProxy(
+                with_repeatable_workers(inside, self._options.get("seed") or 0), self._batches_of
+            )
             self._fed[id(loader)] = loader, walked
             if inside is not loader:
-                replace(self._changed, loader, "base_dataloader", walked)
+                replace_attribute(self._changed, loader, "base_dataloader", walked)
         self._train_loader = (
             loader if hasattr(loader, "base_dataloader") else self._fed[id(loader)][1]
         )
@@ -257,10 +270,10 @@ class TrainerWalk:
             self._progress.evaluated.add(name)
             torch.empty((), dtype=torch.int64).random_()
         if inside.generator is None and hasattr(loader, "base_dataloader"):
-            replace(
+            replace_attribute(
                 self._changed,
                 loader,
                 "base_dataloader",
-                apart(inside, self._options.get("seed") or 0),
+                without_global_draws(inside, self._options.get("seed") or 0),
             )
         return loader
