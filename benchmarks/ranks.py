@@ -147,7 +147,7 @@ class Save:
         """What rank 0 makes of everybody's words; only its own time counts."""
         for ranks, word in zip(self.ranks[1:], words[1:], strict=True):
             ranks.gather(topic, encoded([word, None]))
-        found = self.timed("lead", lambda: self.ranks[0].collect(topic, lambda: words[0], then))
+        found = self.timed("lead", lambda: self.ranks[0].run_on_all(topic, lambda: words[0], then))
         for ranks in self.ranks[1:]:
             ranks.announce(topic)
         return found

@@ -202,13 +202,13 @@ def a_big_file():
     import xxhash
 
     from holdfast import bulk
-    from holdfast.pages import pages
+    from holdfast.pages import allocate_pages
 
     bulk.CHUNK_BYTES = bulk.DIRECT_BYTES = 4096
-    memory, place = pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
+    memory, place = allocate_pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
 
     def write(name):
-        bulk.write(place / name, [bulk.Extent(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
+        bulk.write(place / name, [bulk.MemoryRun(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
 
     def after():
         write("after")

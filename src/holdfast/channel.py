@@ -67,7 +67,7 @@ def send(channel: Channel, key: str, message: Message) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
-def received(channel: Channel, key: str, first: bytes) -> Message:
+def receive(channel: Channel, key: str, first: bytes) -> Message:
     """Return the message under `key`, whose first piece is `first`."""
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     # stored before the first piece
@@ -83,7 +83,7 @@ def discard(channel: Channel, key: str) -> None:
     channel.drop(key)
 
 
-def looks(until: float, world: int = 1) -> Iterator[float]:
+def poll_intervals(until: float, world: int = 1) -> Iterator[float]:
     """Sleep between looks for a message of another of `world` ranks, until the time limit; yield
     the seconds so far.
 

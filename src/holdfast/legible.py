@@ -26,10 +26,10 @@ def is_text(text: str) -> bool:
 
 def legible(text: str) -> str:
     """Return `text` with lone surrogates written as escapes."""
-    return text if is_text(text) else "".join(map(_spelled, text))
+    return text if is_text(text) else "".join(map(_escape, text))
 
 
-def _spelled(letter: str) -> str:
+def _escape(letter: str) -> str:
     # os.fsdecode returns such a character for a byte that is not UTF-8. Source: PEP 383
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
@@ -83,29 +83,29 @@ def json_bytes(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_within(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_json_safe_value(msgspec.to_builtins(value)))
 
 
-def _within(value: Any) -> Any:
+def _json_safe_value(value: Any) -> Any:
     """Return `value` with every text and key legible.
     If two keys are spelled alike then, one gets a `~`.
     """
     if isinstance(value, str):
         return legible(value)
     if isinstance(value, list | tuple):
-        return [_within(each) for each in value]
+        return [_json_safe_value(each) for each in value]
     if not isinstance(value, Mapping):
         return value
     found: dict[Any, Any] = {}
     for key, each in value.items():
-        name = _within(key)
+        name = _json_safe_value(key)
         while name != key and (name in found or name in value):
             name += "~"
-        found[name] = _within(each)
+        found[name] = _json_safe_value(each)
     return found
 
 
-def of_key(key: object) -> str:
+def key_text(key: object) -> str:
     """Return the text of a mapping's key. A number of more digits than Python prints is in hex."""
     try:
         return str(key)

@@ -34,7 +34,7 @@ def is_private(path: Path) -> bool:
         return True
 
 
-def own(path: Path, mode: int) -> int:
+def creation_mode(path: Path, mode: int) -> int:
     """Return `mode`,
     without the rights of other users inside a private directory of `inherit_mode`.
     """

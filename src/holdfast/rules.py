@@ -22,16 +22,16 @@ from .legible import legible
 
 
 # each dataclass would cost half a millisecond of every start
-class _Joins(msgspec.Struct, frozen=True):
+class _JoinableRule(msgspec.Struct, frozen=True):
     """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
-        if not isinstance(other, _Joins):
+        if not isinstance(other, _JoinableRule):
             return NotImplemented
         return AnyOf(parts(self) + parts(other))
 
 
-class Last(_Joins, frozen=True):
+class Last(_JoinableRule, frozen=True):
     """Keep the newest `n`."""
 
     n: int
@@ -40,7 +40,7 @@ class Last(_Joins, frozen=True):
         _whole("Last", self.n)
 
 
-class Best(_Joins, frozen=True):
+class Best(_JoinableRule, frozen=True):
     """Keep the `n` checkpoints whose `metric` is largest (`max`) or smallest (`min`)."""
 
     metric: str
@@ -61,7 +61,7 @@ class Best(_Joins, frozen=True):
         _whole("Best", self.n)
 
 
-class Every(_Joins, frozen=True):
+class Every(_JoinableRule, frozen=True):
     """An interval in steps, minutes or epochs (one of the three): when to save, or which
     checkpoints to keep.
     """
@@ -93,7 +93,7 @@ class Auto(msgspec.Struct, frozen=True):
             _positive("Auto(interrupted_hours=...)", self.interrupted_hours)
 
 
-class Within(_Joins, frozen=True):
+class Within(_JoinableRule, frozen=True):
     """Keep as many of the newest as fit into `bytes`."""
 
     bytes: float
@@ -102,7 +102,7 @@ class Within(_Joins, frozen=True):
         _positive("Within", self.bytes)
 
 
-class AnyOf(_Joins, frozen=True):
+class AnyOf(_JoinableRule, frozen=True):
     """The result of `|`: keep what any of `rules` keeps."""
 
     rules: tuple[Rule, ...]

@@ -16,7 +16,7 @@ from holdfast import disk, journal
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
-from holdfast.pages import Distant
+from holdfast.pages import DistantBytes
 from holdfast.rules import Last
 from holdfast.run.run import Run
 from holdfast.state import codec
@@ -282,7 +282,7 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     agree(tmp_path, [{"rows": row, "columns": column} for row, column in zip(rows(array, [4]), columns, strict=True)])
     handles = Store(tmp_path).latest().handles()
     targets = {name: np.zeros((10, 6), np.int32, order="F") for name in handles}
-    wanted = [(handles[name], Distant(_StridedItems(target), target.nbytes)) for name, target in targets.items()]
+    wanted = [(handles[name], DistantBytes(_StridedItems(target), target.nbytes)) for name, target in targets.items()]
     codec.read_into_memory(wanted)
     assert all(np.array_equal(array, target) for target in targets.values())
 

@@ -10,7 +10,7 @@ import torch
 
 import kept
 from holdfast import Every, Last, Run, Store
-from holdfast.pages import PIECE_BYTES, Distant, address, pages
+from holdfast.pages import PIECE_BYTES, DistantBytes, address, allocate_pages
 from holdfast.state import codec
 from holdfast.state.snapshot import Arena
 from holdfast.torch import items, staging, stored
@@ -152,7 +152,7 @@ def test_the_arena_is_pinned_and_given_back(tmp_path):
 
 def test_memory_that_cannot_be_pinned_is_no_error():
     """It is already; CUDA's own error is gone with the thread that met it, and the next kernel runs."""
-    device, memory = devices()[0], pages(1 << 20)
+    device, memory = devices()[0], allocate_pages(1 << 20)
     unpin = staging.pin(memory, device)
     assert staging.pin(memory, device) is None
     assert torch.ones(4, device=device).sum().item() == 4
@@ -251,5 +251,5 @@ def test_leaves_on_a_device_are_distant():
     """Nothing of them is copied before somebody asks for it."""
     torch.cuda.synchronize()
     block = codec.encode_leaf(torch.ones(1 << 20, device="cuda"))
-    assert isinstance(block.data, Distant)
+    assert isinstance(block.data, DistantBytes)
     assert block.attrs["device"] == "cuda:0"

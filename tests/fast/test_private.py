@@ -109,7 +109,7 @@ def test_a_file_costs_no_more_after_a_thousand_runs(tmp_path):
         seen = []
         sys.setprofile(lambda frame, event, argument: seen.append(event))
         try:
-            modes.own(tmp_path / "run" / "file", 0o666)
+            modes.creation_mode(tmp_path / "run" / "file", 0o666)
         finally:
             sys.setprofile(None)
         return len(seen)

@@ -21,7 +21,7 @@ import torch
 from faults import scratched
 from holdfast import disk
 from holdfast.errors import Damaged, NotFound
-from holdfast.pages import Distant, address
+from holdfast.pages import DistantBytes, address
 from holdfast.state import codec
 from holdfast.store import format, reading, source
 from holdfast.store.checkpoint import Checkpoint
@@ -84,7 +84,7 @@ def cool(path: Path) -> bool:
     """Drop its cached pages; whether that is possible here."""
     with open(path, "rb") as file:
         os.fdatasync(file)  # os.fsync does nothing here
-        disk.forget_cached(path)
+        disk.drop_cached(path)
         try:
             os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -124,7 +124,9 @@ def refused_at_open(monkeypatch):
 
 
 def refused_at_read(monkeypatch):
-    monkeypatch.setattr(reading, "pages", lambda size: memoryview(bytearray(size + 1))[1:])  # at an odd address
+    monkeypatch.setattr(
+        reading, "allocate_pages", lambda size: memoryview(bytearray(size + 1))[1:]
+    )  # at an odd address
 
 
 WAYS = {"as it comes": lambda _: None, "no O_DIRECT": refused_at_open, "no O_DIRECT after all": refused_at_read}
@@ -483,7 +485,7 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
 
     def read_all(wanted):
         places = {tensor.data_ptr() for tensor in live.values()}
-        batches.append(["distant" if isinstance(data, Distant) else address(data) in places for _, data in wanted])
+        batches.append(["distant" if isinstance(data, DistantBytes) else address(data) in places for _, data in wanted])
         real(wanted)
 
     monkeypatch.setattr(stored, "read_into_memory", read_all)

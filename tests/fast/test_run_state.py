@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast import Every, Fields, Run
 from holdfast.errors import Mismatch, NotFound, UsageError
-from holdfast.pages import pieces
+from holdfast.pages import byte_pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
 from holdfast.state.captured import capture_objects
@@ -532,7 +532,7 @@ def outcome(path, *, cut=None, spoil=lambda variables: None):
     except Cut:
         return None
     assert all(run.vars.state_dict()[name] is value for name, value in variables.items() if name != "best")
-    leaves = {key: b"".join(map(bytes, pieces(block.data))) for key, block in flat.leaves.items()}
+    leaves = {key: b"".join(map(bytes, byte_pieces(block.data))) for key, block in flat.leaves.items()}
     return flat.tree, leaves, [line["values"] for line in run.metrics()]
 
 

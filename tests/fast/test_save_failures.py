@@ -264,9 +264,9 @@ def test_what_the_system_refused_is_one_line_that_says_what_to_do(tmp_path, code
 def test_a_full_disk_without_inodes_is_told_as_that(tmp_path, monkeypatch):
     """Bytes are free, and no file can be made; where the number of files has no limit, nothing is said of it."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, 0))
+    monkeypatch.setattr(disk, "free_space", lambda path: disk.FreeSpace(5000, 0))
     assert "5,000 bytes are free, and no inodes: each file needs one" in str(disk_error(tmp_path, "save", full))
-    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, None))
+    monkeypatch.setattr(disk, "free_space", lambda path: disk.FreeSpace(5000, None))
     assert "no space left to save: 5,000 bytes are free; free some" in str(disk_error(tmp_path, "save", full))
 
 

@@ -121,8 +121,8 @@ def test_of_a_long_journal_the_ends_are_read(tmp_path, monkeypatch):
     for number, restored, reached in ((1, 0, 3000), (2, 2900, 6000)):
         lines = [each | {"values": {}} for each in (at(10 * number + step / 1000, step) for step in range(reached))]
         path = tmp_path / f"attempt-{number}.jsonl"
-        path.write_bytes(journal.lines([*log(number, began=number, restored=restored).events, *lines]))
-        logs.append(Log(number, path, journal.Lines(path)))
+        path.write_bytes(journal.encode_events([*log(number, began=number, restored=restored).events, *lines]))
+        logs.append(Log(number, path, journal.JournalLines(path)))
     found = starts.starts_of_run(logs)
     assert [(2999, 99), (5999, 0)] == [(each.last, each.lost_steps) for each in found]
     assert 0.099 == pytest.approx(found[0].lost_s)

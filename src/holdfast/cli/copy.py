@@ -69,7 +69,7 @@ def _run_json(here: LocalSource, known: RemoteFacts) -> str:
     root = here.locate().root
     if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
         return (root / "run.json").read_text()
-    return encode_run(str(known.run), owner.me(), None).decode()
+    return encode_run(str(known.run), owner.describe_this_process(), None).decode()
 
 
 def _items(here: LocalSource, chosen: Sequence[Checkpoint], known: RemoteFacts) -> Iterator[Item]:

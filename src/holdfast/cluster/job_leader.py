@@ -52,7 +52,7 @@ def announced(directory: Path) -> Iterator[dict[str, str]]:
     here = job()
     place = _place() if here is not None and speaks(here) and supervisor() is None else None
     if place is not None and here is not None:
-        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.me())
+        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.describe_this_process())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..ranks import Ranks, tried
+from ..ranks import Ranks, capture_outcome
 from ..store import pruning
 from ..store.attempt import is_checkpoint, wait_until_visible
 from ..store.committing import CheckpointWriter, ManifestFields
@@ -39,7 +39,7 @@ class CollectiveSave:
 
     def _run_on_rank_0(self, what: str, work: Callable[[], bytes]) -> bytes:
         """Do `work` on rank 0 alone; all ranks get its result."""
-        return self.ranks.lead(
+        return self.ranks.run_on_rank_0(
             f"{what} of {self.name}", lambda: self._run_translating_errors(work), _KNOWN
         )
 
@@ -52,7 +52,7 @@ class CollectiveSave:
         """Do `work` on all ranks; rank 0 calls `then` with their results;
         all ranks get the result of `then`.
         """
-        return self.ranks.collect(
+        return self.ranks.run_on_all(
             f"{what} of {self.name}",
             lambda: self._run_translating_errors(work),
             lambda found: self._run_translating_errors(lambda: then(found)),
@@ -113,7 +113,7 @@ class CollectiveSave:
             return msgspec.msgpack.encode(mine[0].sheet)
 
         # now, so that all ranks compare their leaves at the same time
-        looked = tried(lambda: self._run_translating_errors(look))
+        looked = capture_outcome(lambda: self._run_translating_errors(look))
         sheet = SHEETS.decode(self._run_on_rank_0("sheet", looked))
 
         def answer() -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged, DiskError, NotFound, UsageError
-from ..ranks import Ranks, giving
+from ..ranks import Ranks, returning
 from ..rules import Rule
 from ..state import tree
 from ..state.codec import without_garbage_collection
@@ -36,7 +36,7 @@ class CollectiveStore(Store):
 
     def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
         # claims and saves may run beside other messages of the ranks
-        self.ranks = ranks.twin("store")
+        self.ranks = ranks.for_thread("store")
         super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self.sharing)
 
@@ -52,7 +52,9 @@ class CollectiveStore(Store):
             found.append(super(CollectiveStore, self)._begin_attempt())
             return msgspec.json.encode((found[0].number, found[0].run))
 
-        number, run = msgspec.json.decode(self.ranks.lead("claim", claimed), type=tuple[int, str])
+        number, run = msgspec.json.decode(
+            self.ranks.run_on_rank_0("claim", claimed), type=tuple[int, str]
+        )
         with self.ranks.together("join"):
             if self.ranks.rank:
                 try:
@@ -81,7 +83,7 @@ class CollectiveStore(Store):
 
         def led(find: Callable[[], Checkpoint]) -> Checkpoint:
             """Return the checkpoint that rank 0 finds, on every rank."""
-            name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
+            name = ranks.run_on_rank_0("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
             return index.checkpoint(name.decode())
 
         if choose is not None:
@@ -90,7 +92,7 @@ class CollectiveStore(Store):
             try:
                 return index.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
             except (NotFound, Damaged) as error:
-                ranks.lead("checkpoint", giving(error=error))
+                ranks.run_on_rank_0("checkpoint", returning(error=error))
                 raise
         while True:  # until rank 0 finds no further checkpoint
             checkpoint = led(index.latest)

@@ -10,7 +10,7 @@ import msgspec
 import xxhash
 
 from ..errors import UsageError
-from ..pages import Data, pieces
+from ..pages import Data, byte_pieces
 from ..state.tree import flatten
 
 WHOLE_BYTES = 1 << 20  # a larger array is compared by its beginning, its middle and its end
@@ -75,7 +75,7 @@ def _hash_value(found: xxhash.xxh3_128, value: Any, depth: int) -> None:
     for name, block in flat.leaves.items():
         found.update(f"{name} {block.dtype} {block.shape}".encode())
         for part in _byte_blocks(block.data):
-            for piece in pieces(part):
+            for piece in byte_pieces(part):
                 found.update(piece)
 
 

@@ -12,7 +12,7 @@ from ..batch.script import Script, ScriptContext, read
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import StoreError
-from ..interval import enough_s, needed_s
+from ..interval import exit_time_s, notice_time_s
 from ..legible import counted, duration
 from ..run import unsound
 from ..run.pace import chosen_interval
@@ -110,10 +110,10 @@ def examine(known: RunFacts, settings: Settings | None) -> Iterator[Check]:
         yield ok("interval", young_daly.explain(known.chosen))
     took = f"your save takes {duration(known.save_s)}"
     yield ok("saves", took)
-    need_s = needed_s(known.save_s)
+    need_s = exit_time_s(known.save_s)
     lead = known.script.signal.lead_s if known.script and known.script.signal else None
     if lead is not None and lead < need_s:
-        submit = f"holdfast submit --lead {enough_s(known.save_s)}"
+        submit = f"holdfast submit --lead {notice_time_s(known.save_s)}"
         yield problem("notice", f"{took}, and the notice comes {lead} s before the end", submit)
     elif lead is not None:
         yield ok("notice", f"{lead} s before the end: enough for a save")
@@ -144,7 +144,7 @@ def _checkpoints(known: RunFacts) -> Iterator[Check]:
             "checkpoints", str(error), "none was committed yet, or this is not the run's directory"
         )
         return
-    gone = [] if found else journal.unaccounted(journal.logs(known.run))
+    gone = [] if found else journal.unaccounted_checkpoints(journal.logs(known.run))
     if gone or (aside and not found):
         what = f"none is left; the last that was saved is {gone[-1]}" if gone else "none is left"
         yield problem(

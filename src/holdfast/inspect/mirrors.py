@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..journal import Event, Lines, Log
+from ..journal import Event, JournalLines, Log
 from ..store.format import CheckpointName, parse_name
 
 _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back")
@@ -68,7 +68,7 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
 
 def _events(log: Log) -> list[Event]:
     lines = log.events
-    found = [*lines.backwards(b'"mirror')][::-1] if isinstance(lines, Lines) else lines
+    found = [*lines.newest_with(b'"mirror')][::-1] if isinstance(lines, JournalLines) else lines
     return [event for event in found if event["event"] in _KINDS]
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant
+from ..pages import Data, DistantBytes
 from ..state.codec import (
     ITEMSIZE,
     UNSOUND,
@@ -69,7 +69,7 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     nbytes = array.size * array.dtype.itemsize
     if nbytes > _SMALL_BYTES:
-        return Distant(ShardedItems(array), nbytes)
+        return DistantBytes(ShardedItems(array), nbytes)
     # a copy: a view would prevent the donation of the array
     return memory(np.array(array, order="C"))
 

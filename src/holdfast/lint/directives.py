@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import sbatch, sbatch_options
 from ..batch.script import Script
-from ..interval import needed_s
+from ..interval import exit_time_s
 from .fix import Edit, LintFix, directive, replace_in_line, revalue, without_line
 from .rule import Fault, Rule
 
@@ -262,7 +262,7 @@ def strict_set_up(script: Script) -> Iterator[Fault]:
 def time_below_save(script: Script) -> Iterator[Fault]:
     """A job that is shorter than one save makes no progress."""
     limit_s, save_s = sbatch.limit_s(script.options), script.around.save_s
-    if save_s is not None and limit_s < needed_s(save_s):
+    if save_s is not None and limit_s < exit_time_s(save_s):
         yield Fault(
             script.line_of("time"),
             f"--time is {limit_s:.0f} s, and a save took {save_s:.0f} s: "

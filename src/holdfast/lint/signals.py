@@ -11,7 +11,7 @@ from ..batch.bash import ShellCommand
 from ..batch.sbatch import Signal
 from ..batch.script import Script, Trap, is_exec, is_holdfast, starts
 from ..batch.work import program
-from ..interval import LATE_S, enough_s, needed_s
+from ..interval import LATE_S, exit_time_s, notice_time_s
 from .fix import LintFix, before_line, revalue, supervise
 from .rule import Fault, Rule
 
@@ -173,7 +173,7 @@ def torchrun_grace(script: Script) -> Iterator[Fault]:
 
 def _short_for_a_save(script: Script) -> bool:
     save_s = script.around.save_s
-    return save_s is not None and needed_s(save_s) > TORCHRUN_GRACE_S
+    return save_s is not None and exit_time_s(save_s) > TORCHRUN_GRACE_S
 
 
 def torchrun_signal(script: Script) -> Iterator[Fault]:
@@ -242,8 +242,8 @@ def lead_too_short(script: Script) -> Iterator[Fault]:
             f"the notice comes only {signal.lead_s} s before the end",
             revalue(script, "signal", new),
         )
-    if signal is not None and save_s is not None and signal.lead_s < needed_s(save_s):
-        new = f"{'B:' if signal.batch else ''}{signal.name}@{enough_s(save_s)}"
+    if signal is not None and save_s is not None and signal.lead_s < exit_time_s(save_s):
+        new = f"{'B:' if signal.batch else ''}{signal.name}@{notice_time_s(save_s)}"
         yield Fault(
             script.line_of("signal"),
             f"the notice comes {signal.lead_s} s before the end, and a save took {save_s:.0f} s",

@@ -75,12 +75,12 @@ class S3:
                         pool.under_way + len(fetched) < IN_FLIGHT
                         and (first := next(asked, None)) is not None
                     ):
-                        pool.give(
+                        pool.submit(
                             partial(
                                 self._part, key, first, min(first + self.part_bytes, size), version
                             )
                         )
-                    fetched.update(pool.take())
+                    fetched.update(pool.results())
                 yield fetched.pop(start)
         finally:
             pool.close()
@@ -170,11 +170,11 @@ class S3:
                 own = crc64nvme(body)
                 crc = combine_crc64nvme(crc, own, len(body))
                 while pool.under_way >= IN_FLIGHT:
-                    parts += pool.take()
-                pool.give(
+                    parts += pool.results()
+                pool.submit(
                     partial(self._send_part, body, own, Key=key, UploadId=upload, PartNumber=number)
                 )
-            parts += pool.take(everything=True)
+            parts += pool.results(everything=True)
             parts.sort(key=lambda part: part["PartNumber"])
             self._calls.call(
                 "complete_multipart_upload",

@@ -111,7 +111,7 @@ def translate_read_errors(place: Path) -> Iterator[None]:
         path, place = Path(os.fsdecode(error.filename)).absolute(), place.absolute()
         if not path.is_relative_to(place):
             raise
-        here = str(owner.me()["host"])
+        here = str(owner.describe_this_process()["host"])
         text = f"{path}: cannot be read on {here}: [Errno {error.errno}] {error.strerror}"
         raise Unreadable(text, [(path.relative_to(place).as_posix(), here)]) from None
 

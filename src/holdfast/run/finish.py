@@ -65,7 +65,9 @@ def finish_run(session: Session) -> None:
     saves.collect_outcome()
     if position.checkpoint_name.order > (saves.saved or CheckpointName(0)).order:
         saves.save("the end", metrics)
-    reason = ranks.announce("the end", (session.stop.reason or ranks.wished() or "").encode())
+    reason = ranks.announce(
+        "the end", (session.stop.reason or ranks.pending_request() or "").encode()
+    )
     if reason:
         save_and_stop(session, reason.decode())
     origin.note_end(session.attempt, session.tracked, progress, session.origin.checkpoint)

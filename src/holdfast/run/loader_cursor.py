@@ -238,7 +238,7 @@ def _open_at_position(
             raise _add_go_back_hint(session, error) from error
         why = str(error)
     if accepted:
-        found = ranks.collect("a position in the data", why.encode, max).decode()
+        found = ranks.run_on_all("a position in the data", why.encode, max).decode()
         if found:
             close = getattr(batches, "close", None)
             if close is not None:

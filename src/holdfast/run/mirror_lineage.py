@@ -92,7 +92,7 @@ class RunLineage:
 
     def note_resume(self, attempt: int, origin: ResumeOrigin) -> None:
         """Note that this attempt resumes from `origin`."""
-        mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
+        mine = Claim(attempt=attempt, owner=owner.describe_this_process(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
         self._compute_lineage()
 
@@ -157,7 +157,7 @@ class RunLineage:
 
 def may_be_running(claim: Claim) -> bool:
     """Whether the process that made a claim may still be running."""
-    if claim.ended or owner.precedes(claim.owner):
+    if claim.ended or owner.is_earlier_start(claim.owner):
         return False
     return (
         not claim.owner

@@ -122,7 +122,7 @@ class MirrorStart:
         claim = {
             "attempt": attempt.number,
             "run_json": run_json,
-            "owner": owner.me(),
+            "owner": owner.describe_this_process(),
             "entered": dict(entered) or None,
         }
         # its answer is what lies there now: who has claimed before is listed, who claims later

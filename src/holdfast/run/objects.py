@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import NotFound
-from ..legible import of_key
+from ..legible import key_text
 from ..state import codec
 from ..state.captured import ATOMS, MUTABLE, AttributeSet
 from ..state.fill import read_whole
@@ -102,7 +102,7 @@ def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = (
         if isinstance(found, list | tuple | deque):
             found = dict(enumerate(found))
         members = (
-            {of_key(key): member for key, member in found.items()}
+            {key_text(key): member for key, member in found.items()}
             if isinstance(found, dict)
             else {}
         )

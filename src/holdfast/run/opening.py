@@ -115,7 +115,9 @@ def install_signal_handlers(session: Session, *, in_block: bool) -> None:
 def _stop_if_on_hold(session: Session) -> None:
     """Stop before anything is restored if this is a batch job, and the run is on hold."""
     ranks, path = session.ranks, session.path
-    if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
+    if ranks.run_on_rank_0(
+        "hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""
+    ):
         if ranks.leads and (supervisor := job_leader.supervisor()) is not None:
             job_leader.tell_run(supervisor, path)  # the hold file is there
         journal_and_stop(session, "held", "held", not_started(path), requeues=False)
@@ -159,7 +161,7 @@ def _checkpoint_path(
         lambda: os.fsencode(weights.open_checkpoint(path).path.absolute())
     )
     found = read_retries.retry_until_readable(
-        lambda: session.ranks.lead("the choice of a checkpoint", at)
+        lambda: session.ranks.run_on_rank_0("the choice of a checkpoint", at)
     )
     return Path(os.fsdecode(found))
 

@@ -17,7 +17,7 @@ import msgspec
 from ..data.facts import Feed, FeedPosition, to_plain_dicts
 from ..data.promise import UnprovenCode
 from ..errors import Damaged, Mismatch
-from ..interval import Mark
+from ..interval import SafePointMark
 from ..state import rng
 from ..state.sound import Count, Whole, convert_stored
 from ..store import format
@@ -372,13 +372,13 @@ class RunProgress:
         self.last_step_s = time.monotonic() - self.last_point_s
         self.step_s = max(self.step_s, self.last_step_s)
 
-    def interval_mark(self, epoch: int | None = None) -> Mark:
+    def interval_mark(self, epoch: int | None = None) -> SafePointMark:
         """Return this moment, for the interval between saves.
         `epoch`: the one that just ended, at its end.
         """
         position = self.position
         now = position.epoch if epoch is None else epoch
-        return Mark(
+        return SafePointMark(
             position.step, now - position.first_epoch, time.monotonic(), position.phase == "end"
         )
 

@@ -85,7 +85,9 @@ class ReadRetries(msgspec.Struct):
                 return work()
             except Unreadable as error:
                 fault = error
-            word = self._ranks.lead("the wait for a file", partial(self.wait_and_decide, fault))
+            word = self._ranks.run_on_rank_0(
+                "the wait for a file", partial(self.wait_and_decide, fault)
+            )
             if word == _ENOUGH:
                 raise fault
             if word != _AGAIN:

@@ -59,7 +59,7 @@ class ReadBack(msgspec.Struct):
         """Stop reading."""
         self.over.set()
         reader = self._reader
-        if reader is not None and (reader.over or reader.ended.wait(LEAVE_S)):
+        if reader is not None and (reader.is_over or reader.ended.wait(LEAVE_S)):
             reader.wait()  # for its thread to end
 
     def _read_files(self, links: Collection[LinkedShard], over: Latch) -> None:

@@ -200,7 +200,7 @@ class Restorer(msgspec.Struct):
                 # holds the error.
                 fault = error.with_traceback(None)
             else:
-                self._ranks.lead("damage that is shared", self._quarantine_sharers)
+                self._ranks.run_on_rank_0("damage that is shared", self._quarantine_sharers)
                 return
             checkpoint = wait_for(partial(self._next_candidate, fault))
 
@@ -401,7 +401,9 @@ class Restorer(msgspec.Struct):
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
         if gone := [
-            each for each in journal.unaccounted(self._attempt.earlier) if each != self._anew
+            each
+            for each in journal.unaccounted_checkpoints(self._attempt.earlier)
+            if each != self._anew
         ]:
             raise StoreError(
                 f"{self._store.root}: checkpoints were saved, "

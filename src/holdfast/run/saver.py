@@ -107,7 +107,7 @@ class Saver(msgspec.Struct):
     readback: ReadBack
     failures: SaveFailures
     _committed: Callable[[], None]  # called on rank 0 after each save
-    _last: interval.Mark  # the moment of the last save
+    _last: interval.SafePointMark  # the moment of the last save
     saved: format.CheckpointName | None = None  # the newest save, the one in flight included
     flight: PendingSave | None = None
     count: int = 0  # saves that this attempt has begun
@@ -224,7 +224,7 @@ class Saver(msgspec.Struct):
             return self.pace is not None and self.pace.is_due(
                 last.seconds, now.seconds, ready=not self.arena.is_warming
             )
-        return interval.due(every, last=last, now=now)
+        return interval.save_is_due(every, last=last, now=now)
 
     def _interval_rule(self) -> Every | Auto | None:
         drill = self._drill

@@ -182,7 +182,7 @@ def _silence_streams(streams: Iterable[int]) -> None:
     """
     for number in streams:
         if not os.isatty(number):
-            nowhere = disk.nowhere()
+            nowhere = disk.open_null()
             os.dup2(nowhere, number)
             os.close(nowhere)
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
-from ..legible import is_text, of_key
+from ..legible import is_text, key_text
 from ..state import codec, finite, generators, tree
 from ..state.captured import (
     ATOMS,
@@ -359,7 +359,7 @@ def _self_restoring_objects(
     around = within | {id(value)}
     for key, member in members:
         if type(member) not in ATOMS and id(member) not in around:
-            yield from _self_restoring_objects(f"{path}/{of_key(key)}", member, around)
+            yield from _self_restoring_objects(f"{path}/{key_text(key)}", member, around)
 
 
 class StateDigests(NamedTuple):

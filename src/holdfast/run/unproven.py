@@ -17,7 +17,7 @@ import msgspec
 from .. import disk
 from ..data import promise
 from ..data.advice import Advice, other_samples
-from ..interval import Mark
+from ..interval import SafePointMark
 from ..ranks import Ranks
 from ..store import format
 from . import settings
@@ -60,7 +60,7 @@ class EpochEndSaves(msgspec.Struct):
     _reporter: Reporter
     _by_steps: bool  # the run's interval is a number of steps
     _is_drilled: bool
-    since: Mark | None = None  # when the first of them was due
+    since: SafePointMark | None = None  # when the first of them was due
     _is_short: bool = False  # it waits at most until the next save is due
     _told: set[str | tuple[str, str]] = set()
 
@@ -86,7 +86,9 @@ class EpochEndSaves(msgspec.Struct):
                 (each for each in several if each and _UNPROVEN.decode(each).code not in known), b""
             )
 
-        said = ranks.collect("a loader" if name else "the framework", encode_mine, choose_unproven)
+        said = ranks.run_on_all(
+            "a loader" if name else "the framework", encode_mine, choose_unproven
+        )
         found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
         if found is None:
             return
@@ -108,7 +110,7 @@ class EpochEndSaves(msgspec.Struct):
         self.report_where_saved()
         self.report_mid_epoch_save()
 
-    def reason_to_save(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
+    def reason_to_save(self, reason: str | None, now: SafePointMark, *, at_end: bool) -> str | None:
         """Return why to save here, or None: `reason`,
         unless the save has to wait, or has waited until now.
         """
@@ -121,7 +123,7 @@ class EpochEndSaves(msgspec.Struct):
             return reason
         if self.since is None:
             self.since = now
-            idle = self._ranks.lead(
+            idle = self._ranks.run_on_rank_0(
                 "a save", lambda: b"yes" if self._last_attempt_saved_nothing("killed") else b""
             )
             self._is_short = bool(idle) or not (
@@ -221,7 +223,7 @@ class EpochEndSaves(msgspec.Struct):
                 return b""
             return b"" if not count and self._last_attempt_saved_nothing("stop") else b"yes"
 
-        return bool(self._ranks.lead("a stop", encode_answer))
+        return bool(self._ranks.run_on_rank_0("a stop", encode_answer))
 
     def _last_attempt_saved_nothing(self, how: str) -> bool:
         """Whether the attempt before ended this way, and has saved nothing. Rank 0 knows."""

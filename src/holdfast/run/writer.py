@@ -26,7 +26,7 @@ class SaveWriter:
     @property
     def in_flight(self) -> bool:
         """Whether work was submitted whose outcome was not fetched yet."""
-        if self._beside is not None and self._beside.withdrawn:
+        if self._beside is not None and self._beside.is_withdrawn:
             self._beside = None  # Ctrl-C came while it was started
         return self._beside is not None
 

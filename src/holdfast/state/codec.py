@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 import msgspec
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant, put
+from ..pages import Data, DistantBytes, copy_over
 
 if sys.byteorder != "little":
     raise ImportError("Holdfast stores little-endian bytes and runs on little-endian machines only")
@@ -290,8 +290,8 @@ def read_into_memory(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
         together(wanted)
     else:
         for leaf, data in wanted:
-            if isinstance(data, Distant):
-                put(data, memoryview(leaf.read()))
+            if isinstance(data, DistantBytes):
+                copy_over(data, memoryview(leaf.read()))
             else:
                 leaf.read_into(data)
 

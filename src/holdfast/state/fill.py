@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import Mismatch
-from ..legible import of_key
-from ..pages import same
+from ..legible import key_text
+from ..pages import is_equal
 from . import codec, tables
 from .captured import (
     ATOMS,
@@ -317,7 +317,7 @@ class InPlaceRestore:
 
 
 def _member_path(path: str, key: Any) -> str:
-    return f"{path}/{of_key(key)}"
+    return f"{path}/{key_text(key)}"
 
 
 def _plan_list(fill: InPlaceRestore, path: str, live: Any, stored: Any) -> Act:
@@ -476,7 +476,7 @@ def _stored_type(stored: Any) -> type:
 
 def _require_same(live: Any, stored: Any) -> None:
     wanted = codec.decode_leaf(stored) if codec.is_stored_leaf(stored) else stored
-    if not same(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
+    if not is_equal(codec.encode_leaf(live).data, codec.encode_leaf(wanted).data):
         where = (
             repr(stored.key) if codec.is_stored_leaf(stored) else f"of shape {tuple(stored.shape)}"
         )

@@ -29,12 +29,12 @@ class CopyProgress:
     def report_copied(self, number: int) -> None:
         """Report that portion `number` is copied."""
         self._filled[number] = True
-        self._moved.ring()
+        self._moved.notify_all()
 
     def end(self, *, whole: bool) -> None:
         """Mark the copy as ended. Only the first call counts."""
         self._ends.append(whole)
-        self._moved.ring()
+        self._moved.notify_all()
 
     def wait_until(self, place: int) -> bool:
         """Wait until everything before `place` is copied; False: it never will be."""

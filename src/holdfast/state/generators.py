@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..legible import of_key
+from ..legible import key_text
 from . import codec
 
 _KINDS = {
@@ -30,7 +30,7 @@ def find_generators(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str
         yield name, value
     elif depth < _DEEPEST and isinstance(value, Mapping):
         for key, each in value.items():
-            yield from find_generators(f"{name}/{of_key(key)}", each, depth + 1)
+            yield from find_generators(f"{name}/{key_text(key)}", each, depth + 1)
     elif depth < _DEEPEST and isinstance(value, list | tuple | deque) and len(value) <= _LONGEST:
         for place, each in enumerate(value):
             yield from find_generators(f"{name}/{place}", each, depth + 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant, slabs
+from ..pages import Data, DistantBytes, slabs
 from .codec import (
     ITEMSIZE,
     UNSOUND,
@@ -86,7 +86,7 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     if array.flags.c_contiguous or not array.nbytes:
         return _memory(array)
-    return Distant(_StridedItems(array), array.nbytes)
+    return DistantBytes(_StridedItems(array), array.nbytes)
 
 
 def why_not_in_place(live: Any) -> str:

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..legible import of_key
+from ..legible import key_text
 from . import codec
 from .captured import ATOMS, MAPPINGS, MUTABLE, AttributeSet, StateAdapter, fields_of, is_dataclass
 
@@ -149,7 +149,7 @@ class RebindingTracker:
             kind = type(member)
             if kind in ATOMS:
                 continue
-            place = f"{path}/{of_key(key)}" if path else str(key)
+            place = f"{path}/{key_text(key)}" if path else str(key)
             if _can_be_filled(member) and not self._own.has(member):
                 yield place, member
             yield from self._walk_members(place, member, depth - 1, around)

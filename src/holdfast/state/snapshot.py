@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
+from ..pages import Data, DistantBytes, Wait, address, allocate_pages, begin_copy, round_to_pages
 from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
 from .filling import CopyProgress
@@ -51,7 +51,7 @@ class FileImage(NamedTuple):
 
 def common_pin(blocks: Iterable[Block]) -> Pin | None:
     """Return how memory for these blocks is pinned; None: pinning would speed up no copy."""
-    pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
+    pins = (block.data.pin for block in blocks if isinstance(block.data, DistantBytes))
     return next((pin for pin in pins if pin is not None), None)
 
 
@@ -74,7 +74,7 @@ class Arena:
     @property
     def is_warming(self) -> bool:
         """Whether a thread still touches its memory: a copy into it would take long."""
-        return self._warming.at_work
+        return self._warming.is_busy
 
     def reserve(self, size: int, pin: Pin | None = None) -> memoryview:
         """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier
@@ -112,7 +112,7 @@ class Arena:
             self._allocate(size)
             crew, memory = WorkerGroup(), self._memory
             self._warming = crew
-            crew.begin(lambda: self._touch_pages(memory, pin, crew), "holdfast-warm")
+            crew.start_worker(lambda: self._touch_pages(memory, pin, crew), "holdfast-warm")
 
     def release(self) -> None:
         """Free the memory; the next snapshot takes longer, because it touches new memory."""
@@ -132,7 +132,7 @@ class Arena:
             )
         try:
             # a state grows a little: a new key, a longer list
-            self._memory = pages(size + size // 128)
+            self._memory = allocate_pages(size + size // 128)
         except OSError as error:  # a limit of the process's own
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
@@ -179,14 +179,14 @@ class Snapshot:
         copies: list[_Copy] = []
         sizes = [image.size(blocks) for image in images]
         memory, start, end = (
-            arena.reserve(sum(map(rounded, sizes)), common_pin(blocks.values())),
+            arena.reserve(sum(map(round_to_pages, sizes)), common_pin(blocks.values())),
             0,
             0,
         )
         for image, size in zip(images, sizes, strict=True):
             copies += self._plan_copies(image, memory[start : start + size], start)
             end = start + size
-            start += rounded(size)
+            start += round_to_pages(size)
         self._total = sum(each.source.nbytes for each in copies)
         here = all(isinstance(each.source, memoryview) for each in copies)
         self.is_long = here and self._total >= max(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from ..errors import UsageError
-from ..legible import is_text, of_key
+from ..legible import is_text, key_text
 from . import codec, rows, tables
 from .captured import fields_of, is_dataclass, is_named_tuple, is_plain, kept_factory
 from .codec import Block, Node
@@ -98,7 +98,7 @@ _NO_STEP = _PathStep("", "")  # for a node without a container of its own
 def _key_part(step: Any) -> str:
     """Return the step as leaf keys contain it."""
     return quote_key(
-        step if type(step) is str else step.part if type(step) is _PathStep else of_key(step)
+        step if type(step) is str else step.part if type(step) is _PathStep else key_text(step)
     )
 
 
@@ -120,7 +120,7 @@ def _format_step(step: Any) -> str:
     if type(step) is _PathStep:
         return step.shown
     if not isinstance(step, str):
-        return f"[{of_key(step) if type(step) is int else repr(step)}]"
+        return f"[{key_text(step) if type(step) is int else repr(step)}]"
     import json
 
     return f"[{json.dumps(step, ensure_ascii=False)}]"

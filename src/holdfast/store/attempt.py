@@ -186,7 +186,7 @@ def join_attempt(root: Path, number: int, run: str) -> Attempt:
         else f"not there, or without attempt {number}"
     )
     raise UsageError(
-        f"{root} on {owner.me().get('host')} is {what}: "
+        f"{root} on {owner.describe_this_process().get('host')} is {what}: "
         "every rank must see one and the same directory, on a file "
         "system that all of them share"
     )

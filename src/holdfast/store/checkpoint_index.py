@@ -115,7 +115,7 @@ class CheckpointIndex:
                 f"{self.root}: nothing says which metric is best; "
                 'save with keep=Best("metric", max)'
             )
-        ranked = retention.ranked(rule, self.facts())
+        ranked = retention.rank_by_metric(rule, self.facts())
         if not ranked:
             raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
         return self.checkpoint(ranked[0].name)

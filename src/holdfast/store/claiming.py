@@ -100,8 +100,15 @@ def _create_attempt_dir(attempt: Attempt) -> bool:
     was suspended.
     """
     draft = attempt.room.parent / f".claim-{uuid.uuid4().hex}"
-    begin = journal.lines(
-        [{"event": "begin", "attempt": attempt.number, "run": attempt.run, "owner": owner.me()}]
+    begin = journal.encode_events(
+        [
+            {
+                "event": "begin",
+                "attempt": attempt.number,
+                "run": attempt.run,
+                "owner": owner.describe_this_process(),
+            }
+        ]
     )
     disk.make_dir(draft)
     try:
@@ -241,7 +248,7 @@ def possibly_alive_attempts(root: Path) -> list[Log]:
 
 
 def _may_be_alive(root: Path, log: Log) -> bool:
-    if log.closed or owner.precedes(log.owner):
+    if log.closed or owner.is_earlier_start(log.owner):
         return False
     if owner.is_me(log.owner) and is_over(root, log.attempt):
         return False
@@ -287,7 +294,9 @@ def _read_or_create_run_id(root: Path, note: str | None, known: str | None) -> s
     path = root / "run.json"
     if not scan.exists(path):
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [encode_run(known or uuid.uuid4().hex, owner.me(), note)])
+        disk.write(
+            draft, [encode_run(known or uuid.uuid4().hex, owner.describe_this_process(), note)]
+        )
         try:
             disk.rename_new(draft, path)
         except FileExistsError:

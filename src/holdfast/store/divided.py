@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..pages import Data, sample
+from ..pages import Data, sample_bytes
 from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
 from .boxes import Box, byte_ranges
@@ -322,7 +322,9 @@ def _unchanged_pieces(
     """Indexes of the pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
     asked = [
-        i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)
+        i
+        for i, key in known.items()
+        if key not in samples or samples[key] == sample_bytes(parts[i].data)
     ]
     found = digest_all([parts[index].data for index in asked], lineage.kind)
     return {

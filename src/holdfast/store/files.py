@@ -39,7 +39,7 @@ def make_durable(path: Path, kind: str) -> dict[str, FileEntry]:
                     f"{inside}: a checkpoint holds plain files only, "
                     f"and its {MANIFEST} is Holdfast's"
                 )
-            disk.close_if_private(found)
+            disk.restrict_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
             files[(Path(place) / name).relative_to(path).as_posix()] = _file_entry(

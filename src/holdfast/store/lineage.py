@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..pages import Data, sample
+from ..pages import Data, sample_bytes
 from ..rules import Whole
 from ..state.codec import Block
 from ..threads import map_in_threads
@@ -74,7 +74,9 @@ class Lineage(NamedTuple):
             if key in likely
             and has_same_description(block, self.leaves[key])
             and (
-                key in digests or key not in self.samples or self.samples[key] == sample(block.data)
+                key in digests
+                or key not in self.samples
+                or self.samples[key] == sample_bytes(block.data)
             )
         ]
         if sum(leaves[key].data.nbytes for key in worth) < LINK_BYTES:
@@ -143,7 +145,9 @@ class Lineage(NamedTuple):
 def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, bytes]:
     """Return a few bytes of each big leaf."""
     return {
-        key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES
+        key: sample_bytes(leaves[key].data)
+        for key in keys
+        if leaves[key].data.nbytes >= _SAMPLED_BYTES
     }
 
 

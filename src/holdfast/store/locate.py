@@ -105,7 +105,7 @@ def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     rule = next((c.head.best_rule for c in reversed(checkpoints) if c.head.best_rule), None)
     by_name = {c.path.name: c for c in checkpoints}  # a copy may have any name
     facts = [c.facts()._replace(name=name) for name, c in by_name.items()]
-    ranked = retention.ranked(rule, facts) if rule else []
+    ranked = retention.rank_by_metric(rule, facts) if rule else []
     return by_name[ranked[0].name] if ranked else None
 
 

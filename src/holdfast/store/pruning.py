@@ -87,7 +87,7 @@ def verify(
     Raises:
         Damaged: one of these differs from what was committed.
     """
-    bulk.release()  # reading needs additional memory
+    bulk.release_chunks()  # reading needs additional memory
     with attempt.translate_errors("verify a checkpoint"):
         for checkpoint in checkpoints:
             sharing.reread_manifest()  # it may have been read long ago

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Damaged
-from ..pages import PAGE, Data, pages, put, rounded
+from ..pages import PAGE, Data, allocate_pages, copy_over, round_to_pages
 from ..threads import Condition, Hook, WorkerGroup, nothing
 from . import format, source
 from .source import FileReader
@@ -187,7 +187,9 @@ class _ParallelRead:
         for piece in pieces:
             self._left.setdefault(piece.path, []).append(piece)
         self._large = {piece.path for piece in pieces if cold or piece.size >= source.DIRECT_BYTES}
-        self._room = max((rounded(piece.offset % PAGE + piece.size) for piece in pieces), default=0)
+        self._room = max(
+            (round_to_pages(piece.offset % PAGE + piece.size) for piece in pieces), default=0
+        )
         self._first: dict[Path, _FileRange] = {}  # the piece whose thread opens the file
         self._files: dict[Path, FileReader] = {}
         # rung when a file is open, a leaf is digested further, or the reading ends
@@ -201,7 +203,7 @@ class _ParallelRead:
         try:
             for _ in range(threads - 1):
                 # the system gives no more threads: continue with those that there are
-                if not crew.begin(self._read_ranges, "holdfast-read"):
+                if not crew.start_worker(self._read_ranges, "holdfast-read"):
                     break
             self._read_ranges()
             crew.wait()
@@ -216,7 +218,7 @@ class _ParallelRead:
 
     def _read_ranges(self) -> None:
         # one buffer for each thread, made when the thread needs it
-        memory = cache(lambda: pages(self._room))
+        memory = cache(lambda: allocate_pages(self._room))
         try:
             while (piece := self._next_range()) is not None and (
                 file := self._open_file(piece)
@@ -226,7 +228,7 @@ class _ParallelRead:
         except BaseException as error:
             self._errors = self._errors or [error]
             self._stopped = True
-            self._moved.ring()
+            self._moved.notify_all()
 
     def _next_range(self) -> _FileRange | None:
         self._before_each()
@@ -238,7 +240,7 @@ class _ParallelRead:
             self._files[piece.path] = FileReader(
                 piece.path, cold=self._cold, large=piece.path in self._large
             )
-            self._moved.ring()
+            self._moved.notify_all()
         self._moved.wait_for(lambda: piece.path in self._files or self._stopped)
         return self._files.get(piece.path)
 
@@ -269,7 +271,7 @@ class _ParallelRead:
             return plain, file.read(plain, piece.offset)
         lead = piece.offset % PAGE
         with source.name_file_in_errors(piece.path):  # the system may have no memory for the buffer
-            block = memory()[: rounded(lead + piece.size)]
+            block = memory()[: round_to_pages(lead + piece.size)]
         body = block[lead : lead + piece.size]
         end = (
             file.read_direct(block, piece.offset - lead)
@@ -282,7 +284,7 @@ class _ParallelRead:
         ]
         for (leaf, start, stop), view in zip(piece.parts, found, strict=True):
             if leaf.data is not None:
-                put(leaf.data[start:stop], view)
+                copy_over(leaf.data[start:stop], view)
         return found, end
 
     def _digest_in_order(self, piece: _FileRange, views: Sequence[memoryview], end: int) -> None:
@@ -299,7 +301,7 @@ class _ParallelRead:
                 leaf.digest_next(view)
             if not whole:
                 leaf.digested = stop
-                self._moved.ring()
+                self._moved.notify_all()
 
     def _await_turn(self, leaf: _LeafRead, start: int) -> None:
         self._moved.wait_for(lambda: leaf.digested == start or self._stopped)

@@ -148,7 +148,7 @@ def blocked_directories(root: Path) -> Iterator[BlockedDirectory]:
 def _free_space(root: Path) -> str:
     """Return the free space, as text."""
     try:
-        free = disk.free(root)
+        free = disk.free_space(root)
     except OSError:
         return "what is free is unknown"
     if free.inodes == 0:

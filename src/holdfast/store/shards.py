@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import bulk
-from ..bulk import Extent
+from ..bulk import MemoryRun
 from ..errors import Damaged
-from ..pages import Data, Distant
+from ..pages import Data, DistantBytes
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
 from ..state.snapshot import Arena, FileImage, Snapshot
 from ..threads import Hook
@@ -173,7 +173,7 @@ class StagedState(NamedTuple):
         """Return the same state, to be written from the arena.
         The caller must still copy the snapshot there.
         """
-        bulk.release()  # a snapshot is written from where it lies
+        bulk.release_chunks()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(
             arena, [FileImage(shard.header, shard.keys) for shard in self.shards], fresh
@@ -243,7 +243,7 @@ def write_shard(path: Path, staged: StagedState, index: int, before_each: Hook) 
 
 def _snapshot_runs(
     staged: StagedState, snapshot: Snapshot, index: int, sizes: Sequence[int]
-) -> Sequence[Extent | Data]:
+) -> Sequence[MemoryRun | Data]:
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
             raise SaveAbandoned
@@ -252,13 +252,13 @@ def _snapshot_runs(
 
     image = snapshot.images[index]
     if image is not None:
-        return [Extent(image, sizes, await_first)]
+        return [MemoryRun(image, sizes, await_first)]
     if not snapshot.wait_for_all():
         raise SaveAbandoned
     return _leaf_runs(staged.shards[index], staged.leaves)
 
 
-def _leaf_runs(shard: Shard, leaves: Mapping[str, Block]) -> list[Extent | Data]:
+def _leaf_runs(shard: Shard, leaves: Mapping[str, Block]) -> list[MemoryRun | Data]:
     return [memoryview(shard.header), *(leaves[key].data for key in shard.keys)]
 
 
@@ -278,9 +278,9 @@ def copy_file(source: Path, target: Path, link: LinkedShard) -> None:
         raise StaleLink(f"{error}: its leaves, unchanged since, are written anew") from error
     with closing(opened) as file:
         whole = sum(sizes) == os.fstat(file.descriptor).st_size
-        data = Distant(_FileItems(file), sum(sizes))
+        data = DistantBytes(_FileItems(file), sum(sizes))
         digests = (
-            bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+            bulk.write(target, [MemoryRun(data, sizes)], sum(sizes), hasher(kind)) if whole else []
         )
     if joined_digest(digests, kind) != link.file.digest:
         raise StaleLink(f"{source} is damaged: its leaves, unchanged since, are written anew")

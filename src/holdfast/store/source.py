@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from .. import disk, scan
 from ..errors import Damaged, NotFound, Unreadable
-from ..pages import PAGE, address, pages
+from ..pages import PAGE, address, allocate_pages
 from .format import MANIFEST, MOST_BYTES
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def read_blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
     """
     file = FileReader(path, cold=cold, large=cold)
     try:
-        block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
+        block, offset = allocate_pages(min(size, os.fstat(file.descriptor).st_size)), 0
         while (
             end := file.read_direct(block, offset) if cold else file.read([block], offset)
         ) > offset:
@@ -209,7 +209,7 @@ def decode_file(path: Path, decode: Callable[[bytes, Path], T], most: int = MOST
 def drop_cache(path: Path) -> None:
     """Ask the kernel to read `path` from the medium next time."""
     with suppress(FileNotFoundError, disk.NotPlain):
-        disk.forget_cached(path)
+        disk.drop_cached(path)
 
 
 def retry_from_medium(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
-from ..pages import Data, put
+from ..pages import Data, copy_over
 from ..state.codec import ITEMSIZE
 from . import reading
 from .boxes import Box, byte_ranges, is_tiled
@@ -188,7 +188,7 @@ def _copy_pieces(stored: StoredPieces, data: Data) -> None:
         for start, offset, size in byte_ranges(stored.shape, piece.box, stored.itemsize):
             target[start : start + size] = source[offset : offset + size]
     if target is not data:
-        put(data, target)
+        copy_over(data, target)
 
 
 def is_piece(entry: LeafEntry) -> bool:

@@ -74,7 +74,7 @@ class ProgramStore:
                 f"{self.store.root / 'quarantine'}: {', '.join(aside)}. "
                 "To start from scratch, give another --run"
             )
-        if gone := journal.unaccounted(journal.logs(self.store.root)):
+        if gone := journal.unaccounted_checkpoints(journal.logs(self.store.root)):
             raise StoreError(
                 f"{self.store.root}: checkpoints were saved, "
                 f"the last was {gone[-1]}, and none is there any more: put "

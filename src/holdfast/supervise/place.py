@@ -48,7 +48,7 @@ class SupervisorDirectory:
         self._waiting: list[Event] = []
         self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
         self.beat()  # before the line that a later start looks for
-        self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
+        self.record("begin", supervisor=self._id, owner=owner.describe_this_process(), **begin)
 
     def beat(self) -> bool:
         """Give a sign of life now and then; return whether a later start of this job wants this one
@@ -177,7 +177,7 @@ def outlast(path: Path, told: Callable[[], object]) -> None:
     for begin in _open(path / JOURNAL):
         facts = begin.get("owner") or {}
         over = chain.job_is_over(facts, here)
-        if (over or owner.precedes(facts)) and not _is_proven_gone(begin):
+        if (over or owner.is_earlier_start(facts)) and not _is_proven_gone(begin):
             _wait_for(path, begin, told)
         if over and not told():
             _close(path / JOURNAL, begin)
@@ -309,7 +309,7 @@ def _is_gone(begin: Event) -> bool:
     facts = begin.get("owner")
     if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
         return True
-    return owner.precedes(facts) or owner.is_me(facts) or _is_proven_gone(begin)
+    return owner.is_earlier_start(facts) or owner.is_me(facts) or _is_proven_gone(begin)
 
 
 def _is_proven_gone(begin: Event) -> bool:

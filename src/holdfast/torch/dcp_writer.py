@@ -27,7 +27,7 @@ from torch.futures import Future
 from .. import scan
 from ..collective.rank_share import PartSeal, PartWriter, commit_parts
 from ..errors import HoldfastError, UsageError
-from ..pages import pieces
+from ..pages import byte_pieces
 from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
@@ -175,7 +175,7 @@ class Writer(StorageWriter):
         raw: Mapping[str, Any] = objects.leaves
         sent = {
             key: replace(
-                block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs)
+                block, data=b"".join(map(bytes, byte_pieces(block.data))), attrs=dict(block.attrs)
             )
             for key, block in raw.items()
         }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
+from ..pages import PIECE_BYTES, Data, DistantBytes, Wait, address, await_copy, copy, slabs
 from . import staging
 
 # torch copies these in any layout
@@ -35,9 +35,9 @@ def tensor_data(tensor: torch.Tensor, now: DeviceMoments) -> Data:
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
     if not tensor.is_cuda:
-        return Distant(TensorItems(tensor, _copy_now), tensor.nbytes)
+        return DistantBytes(TensorItems(tensor, _copy_now), tensor.nbytes)
     device = tensor.device
-    return Distant(
+    return DistantBytes(
         TensorItems(tensor, now.moment(device).copy),
         tensor.nbytes,
         pin=lambda memory: staging.pin(memory, device),
@@ -86,7 +86,7 @@ class TensorItems:
             odd = whole[at : at + PIECE_BYTES]
             even = memory(torch.empty(odd.nbytes, dtype=torch.uint8))
             copy(even, odd)
-            settle(self._each(start + at, even, move))
+            await_copy(self._each(start + at, even, move))
             if back:
                 copy(odd, even)
         return None
@@ -118,7 +118,7 @@ class TensorItems:
         except (
             BaseException
         ):  # the device is full: pending work must end before its memory is freed
-            settle(wait)
+            await_copy(wait)
             raise
         return wait
 

@@ -238,7 +238,7 @@ def _load_all(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
     ahead, in threads.
     """
     with closing(WorkerPool[None](THREADS)) as pool:
-        if loader is not pil_loader or not pool.begin():  # or if the system gives no thread
+        if loader is not pil_loader or not pool.start_thread():  # or if the system gives no thread
             yield from map(loader, paths)
             return
         found: dict[int, Any] = {}
@@ -248,8 +248,8 @@ def _load_all(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
 
         for number in range(len(paths) + AHEAD):
             if number < len(paths):
-                pool.give(partial(load, number))
+                pool.submit(partial(load, number))
             if number >= AHEAD:
                 while number - AHEAD not in found:
-                    list(pool.take())
+                    list(pool.results())
                 yield found.pop(number - AHEAD)
