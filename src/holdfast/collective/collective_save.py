@@ -26,8 +26,8 @@ _KNOWN = (SaveAbandoned, DamagedBefore, DamagedSince)  # raised on all ranks, li
 
 
 class CollectiveSave:
-    """One save of all ranks. All call the same methods in the same order;
-    an error on one fails the save on all.
+    """One save by all ranks. All call the same methods in the same order; an error on one fails the
+    save on all.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class CollectiveSave:
         self.partial = self.attempt.room / str(name)
 
     def _run_on_rank_0(self, what: str, work: Callable[[], bytes]) -> bytes:
-        """Do `work` on rank 0 alone; all ranks get its result."""
+        """Do `work` on rank 0 alone; return its result on all ranks."""
         return self.ranks.run_on_rank_0(
             f"{what} of {self.name}", lambda: self._run_translating_errors(work), _KNOWN
         )
@@ -49,8 +49,8 @@ class CollectiveSave:
         work: Callable[[], bytes],
         then: Callable[[list[bytes]], bytes] = lambda _: b"",
     ) -> bytes:
-        """Do `work` on all ranks; rank 0 calls `then` with their results;
-        all ranks get the result of `then`.
+        """Do `work` on all ranks; rank 0 calls `then` with their results. Return the result of
+        `then` on all ranks.
         """
         return self.ranks.run_on_all(
             f"{what} of {self.name}",

@@ -58,7 +58,9 @@ class SheetReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LeafAssignment(msgspec.Struct, frozen=True, array_like=True):
-    """All that a rank needs for its plan, besides its own state."""
+    """Rank 0's decision which leaves differ, and which rank links which common leaf. Every rank
+    derives its plan from it.
+    """
 
     differing: list[str]  # keys of rank 0's leaves that some rank lacks or has with other content
     doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
@@ -72,7 +74,7 @@ SHEETS, DECISIONS = msgspec.msgpack.Decoder(DigestSheet), msgspec.msgpack.Decode
 
 
 class WritePlan(NamedTuple):
-    """What one rank writes."""
+    """What one rank writes of a checkpoint."""
 
     blocks: dict[str, Block]
     keys: dict[str, str]  # key of each block -> its name in the part
@@ -106,7 +108,9 @@ class RankState:
         )
 
     def part_keys(self, rank: int) -> dict[str, str]:
-        """Return the keys that its leaves may have in its part, each with the key in the state."""
+        """Return the keys that this rank's leaves may have in its part, each with the key in the
+        state.
+        """
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
@@ -154,8 +158,8 @@ class RankState:
         )
 
     def piece_boxes(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
-        """For its pieces of these leaves: the whole leaf's shape, the piece's position in it,
-        and the piece's shape.
+        """Return for this rank's pieces of these leaves: the whole leaf's shape, the piece's
+        position in it, and the piece's shape.
         """
         found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
         return {
@@ -163,8 +167,8 @@ class RankState:
         }
 
     def _written_pieces(self) -> list[str]:
-        """Keys of the pieces that this rank writes: no copies of another rank's, no empty piece
-        of a non-empty leaf.
+        """Return the keys of the pieces that this rank writes: no copies of another rank's, no
+        empty piece of a non-empty leaf.
         """
         return [
             key
@@ -177,8 +181,8 @@ class RankState:
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
     def undivided_bytes(self, spared: Collection[int]) -> int:
-        """Size of all undivided leaves, except those at the indexes `spared`.
-        On rank 0: some rank writes them.
+        """Return the size of all undivided leaves, except those at the indexes `spared`. On rank 0:
+        some rank writes them.
         """
         return sum(
             self.blocks[key].data.nbytes + 512
@@ -189,7 +193,7 @@ class RankState:
     def plan(
         self, sheet: DigestSheet, decision: LeafAssignment, spare: set[str], ranks: Ranks
     ) -> WritePlan:
-        """Return what this rank writes. Other ranks write its pieces of the leaves `spare`."""
+        """Return what this rank writes. Other ranks write its pieces of the leaves in `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {
             whole[place]: holder for holder, places in decision.held.items() for place in places
@@ -225,7 +229,7 @@ class RankState:
 
 
 def run_starts(keys: Iterable[str], mine: Collection[str]) -> list[str]:
-    """Those of `mine` whose predecessor in `keys` is not in `mine`."""
+    """Return those keys of `mine` whose predecessor in `keys` is not in `mine`."""
     before = [False, *(key in mine for key in keys)]
     return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
@@ -233,7 +237,7 @@ def run_starts(keys: Iterable[str], mine: Collection[str]) -> list[str]:
 def assign_leaves(
     words: Sequence[bytes], mine: RankState, require_space: Callable[[int], None]
 ) -> bytes:
-    """On rank 0: compute the `Decision` from the claim of each rank.
+    """Compute the `LeafAssignment` on rank 0 from the reply of each rank.
 
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
@@ -253,7 +257,7 @@ def assign_leaves(
 def assign_linked(
     claimed: Sequence[Sequence[int]], differing: Collection[int]
 ) -> dict[int, list[int]]:
-    """Decide which leaves each rank links: the first rank that claims a leaf; for those in
+    """Decide which leaves each rank links: the first rank that offers a link; for leaves in
     `differing` only rank 0.
     """
     taken: set[int] = set()
@@ -292,7 +296,7 @@ def require_covered(mine: RankState, answers: Sequence[tuple[RankDifference, int
 
 
 def find_duplicate_pieces(words: Sequence[bytes]) -> bytes:
-    """On rank 0: for each rank the keys of its pieces that a lower rank has, too.
+    """Return, on rank 0, for each rank the keys of its pieces that a lower rank has, too.
 
     Raises:
         UsageError: the other pieces of a leaf do not cover the whole leaf.
@@ -322,8 +326,8 @@ def _require_covered(wrong: Sequence[str]) -> None:
 
 
 def share_of_rank(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each
-    other rank.
+    """Return the keys of common leaves that the rank writes: consecutive ones, about as many bytes
+    as each other rank.
 
     If there are few bytes, few ranks write, far from each other: on different nodes.
     """
@@ -342,8 +346,8 @@ def share_of_rank(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
 def tree_of_part(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
-    """Return the tree for a part: none if it equals rank 0's;
-    else the tree, with tags for members like rank 0's.
+    """Return the tree for a rank's part: none if it equals rank 0's, else the tree with marks for
+    members like rank 0's.
     """
     if list(mine) == list(first):
         return []

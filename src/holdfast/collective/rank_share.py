@@ -29,7 +29,7 @@ from .division import RankState, WritePlan
 
 
 class PartSeal(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank sends when its files are durable."""
+    """A rank's message to rank 0 that the files of its part are durable, with their digests."""
 
     entry: PartEntry
     file: FileEntry
@@ -52,7 +52,7 @@ class WrittenShare(NamedTuple):
 
 
 class RankShare:
-    """The share of this rank. It is kept from one save to the next."""
+    """The files that this rank writes for a checkpoint. One object serves all saves."""
 
     def __init__(self, rank: int, sharing: FileLinker) -> None:
         self._rank, self._sharing = rank, sharing
@@ -60,8 +60,8 @@ class RankShare:
         self._passing: Collection[str] = ()
 
     def expected_shards(self, leaves: Mapping[str, Block]) -> list[Shard]:
-        """The files for a snapshot: those that this rank writes if it writes the same leaves as
-        before, and others.
+        """Return the layout of the next snapshot: the files that this rank writes if it writes the
+        same leaves as before, and others.
         """
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
@@ -236,8 +236,8 @@ def _write_shards(
 def _files_likely_unchanged(
     layout: Sequence[Shard], files: Mapping[str, FileEntry], steady: Collection[str]
 ) -> set[str]:
-    """Names of the files that will probably be linked next time,
-    because nothing in them changed this time.
+    """Return the names of files that will probably be linked next time, because nothing in them
+    changed this time.
     """
     large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
@@ -258,7 +258,7 @@ def _require_same(leaves: Mapping[str, LeafEntry], plan: WritePlan) -> None:
 
 
 def _entry_without_file(block: Block, digest: str) -> LeafEntry:
-    """The entry of a leaf that another rank has written."""
+    """Return the entry of a leaf that another rank has written."""
     return LeafEntry(
         block.kind,
         block.dtype,

@@ -102,7 +102,9 @@ class CollectiveStore(Store):
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
     ) -> StagedState:
-        """As `Store.lay_out`, with the files that this rank will probably write."""
+        """Lay out `state` as `Store.lay_out` does, into the files that this rank will probably
+        write.
+        """
         with without_garbage_collection():
             flat = tree.flatten(state, weights)
             staged = StagedState(
@@ -134,7 +136,7 @@ class CollectiveStore(Store):
         return self.index.checkpoint(name)
 
     def directory(self, **_: Any) -> Any:
-        """Refuse to save a directory from several ranks.
+        """Refuse to save a directory: only a single process can do that.
 
         Raises:
             UsageError: always. Only a single process can save a directory.
@@ -142,15 +144,15 @@ class CollectiveStore(Store):
         raise UsageError("a directory is saved by one process: use a Store on one of the ranks")
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """As `Store.prune`. All ranks must call it:
-        they claim the run together; then rank 0 prunes.
+        """Prune as `Store.prune` does. All ranks must call it: they claim the run together; then
+        rank 0 prunes.
         """
         self.claim()
         return [] if self.ranks.rank else super().prune(rule)
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """As `Store.quarantine`. All ranks must call it and claim the run;
-        then rank 0 moves the checkpoint.
+        """Move a checkpoint as `Store.quarantine` does. All ranks must call it and claim the run;
+        then rank 0 moves it.
         """
         if self.ranks.leads:
             return super().quarantine(checkpoint, why)

@@ -36,8 +36,8 @@ class StateAdapter(Protocol):
 
 
 class AttributeSet:
-    """Named attributes of an object, or named values of a dict.
-    In a state they replace the object.
+    """Named attributes of an object, or named values of a dict, that are saved in place of the
+    object.
     """
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
@@ -59,8 +59,8 @@ class AttributeSet:
 def capture_objects(
     value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]] | None = None
 ) -> Any:
-    """`value`, each object with its own way replaced by its capture; arrays and tensors by
-    reference.
+    """Return `value` with each object that saves itself replaced by its captured state; arrays and
+    tensors by reference.
 
     A container without such an object is returned itself. So is one that contains itself: `flatten`
     refuses it. `known`: values captured before, by id, each with its capture; it keeps them alive,
@@ -99,19 +99,21 @@ def _capture_value(value: Any, own: StateAdapter, known: dict[int, tuple[Any, An
 
 
 def is_plain(values: Iterable[Any]) -> bool:
-    """Whether tuples and lists of text, numbers and NumPy's arrays are all that is inside.
+    """Return whether the values hold only text, numbers, NumPy's arrays, and tuples and lists of
+    these.
 
-    The values are not visited one by one. Tensors are, because a parameter among them is a weight.
+    Plain values need not be visited one by one. Tensors do not count as plain: a parameter among
+    them is a weight.
     """
     return all(map(_is_plain, _batches_of(values)))
 
 
 def is_unshared(values: Iterable[Any]) -> bool:
-    """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an
-    array's memory.
+    """Return whether the values are plain, and no other code refers to a member, to a tuple or list
+    in it, or to an array's memory.
 
-    CPython's reference counts say so. Then it makes no difference whether members are filled or
-    replaced.
+    CPython's reference counts decide. If so, it makes no difference whether members are filled in
+    place or replaced.
     """
     return _COUNTS and all(_is_plain(block, loose=True) for block in _batches_of(values))
 
@@ -146,7 +148,7 @@ def _batches_of(values: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def is_array(kind: type) -> bool:
-    """Whether it is exactly NumPy's or torch's own array."""
+    """Return whether `kind` is exactly NumPy's or torch's own array type."""
     return kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch")
 
 
@@ -161,7 +163,7 @@ _COUNTS = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abif
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """A dataclass's fields and other attributes, as far as they are set."""
+    """Return a dataclass's fields and other attributes, as far as they are set."""
     import dataclasses
 
     names = dict.fromkeys(
@@ -171,8 +173,8 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def is_dataclass(kind: type) -> bool:
-    """As in `dataclasses`, whose import takes as long as all of `state`: only a state with a
-    dataclass needs it.
+    """Return whether `kind` is a dataclass. `dataclasses` is not imported for that: the import
+    takes as long as all of `state`.
     """
     return hasattr(kind, "__dataclass_fields__")
 

@@ -197,7 +197,9 @@ class SharedBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingLeaf(msgspec.Struct, frozen=True, gc=False):
-    """A leaf being read: the memory for its bytes, and the function that then builds the leaf."""
+    """A leaf that is being read: the memory for its bytes, and the function that then builds the
+    leaf.
+    """
 
     data: Data  # writable, of the leaf's size
     value: Callable[[], Any]
@@ -275,15 +277,15 @@ def allocate_leaf(stored: LeafReader) -> PendingLeaf:
 
 
 def build_mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
-    """Build the leaf over `data`, the bytes of its file;
-    None when their layout does not allow it.
+    """Build the leaf over `data`, the bytes of its file, without copying them; None if their layout
+    does not allow it.
     """
     return None if stored.kind == "bytes" else _adapter_of(stored).build_mapped(stored, data)
 
 
 def read_into_memory(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
-    """Read each leaf into its memory:
-    in one call where their source allows it, otherwise one after another.
+    """Read each leaf into its memory: in one call where their source allows it, otherwise one after
+    another.
     """
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
@@ -298,11 +300,11 @@ def read_into_memory(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """No garbage collection in this block: it creates a million objects and no cycle, and each
+    """Disable garbage collection in this block: it creates a million objects and no cycle, and each
     collection visits all.
 
-    On another thread than the main one nothing is changed: what the loop says meanwhile of the
-    collector counts.
+    On other threads than the main one nothing is changed: a loop in the main thread may set the
+    collector meanwhile.
     """
     was_on = gc.isenabled() and threading.current_thread() is threading.main_thread()
     if was_on:
@@ -330,8 +332,8 @@ def _adapter_of(stored: LeafReader) -> Any:
 
 
 def require_size(stored: LeafReader, itemsize: int) -> None:
-    """Raise Damaged unless shape and length agree.
-    Call it before memory is allocated for a shape from a file.
+    """Raise Damaged unless shape and length agree. Call it before memory is allocated for a shape
+    from a file.
     """
     shape, size = stored.shape, stored.size_bytes
     # an empty leaf's bytes do not limit its other dimensions
@@ -346,7 +348,9 @@ def is_stored_leaf(value: Any) -> TypeGuard[LeafReader]:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether `kind` is a tensor or an array type: the types as which stored leaves are read."""
+    """Return whether `value` is a tensor or an array: one of the types as which stored leaves are
+    read.
+    """
     name = framework_of(type(value))
     try:
         return name is not None and import_adapter(name).encode_node(value) is None
@@ -377,7 +381,7 @@ def import_adapter(name: str) -> Any:
 
 
 def group_into_blocks(leaves: Sequence[Any]) -> list[SharedBlock]:
-    """Return blocks for leaves of one kind: those of a framework, or bytes."""
+    """Return blocks for leaves of one kind: those of one framework, or bytes."""
     if isinstance(leaves[0], bytes):
         return [SharedBlock(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
     found: list[SharedBlock] = import_adapter(str(framework_of(type(leaves[0])))).group_into_blocks(

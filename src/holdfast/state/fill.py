@@ -1,12 +1,13 @@
-"""Fill: copy stored values into live ones, in place wherever type and position are the same.
+"""Restores stored values into live ones, in place wherever type and position are the same.
 
 There is one plan for the whole state. A live value of the same type (arrays and tensors: also dtype
 and shape) at the same place is filled; any other is replaced in its container. One live object in
 two places stays one if the stored contents agree. A stored leaf that stood in two places becomes
 one object again.
 
-`Fill.plan` changes nothing. It notes in `misfits` what does not fit, and returns a call that puts
-the value in its place. Between the two, `Fill.read` reads the bytes of all leaves.
+`InPlaceRestore.plan` changes nothing. It notes in `misfits` what does not fit, and returns a call
+that puts the value in its place. Between the two, `InPlaceRestore.read_leaves` reads the bytes of
+all leaves.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NOTHING: Any = object()  # stands for a missing live value
 
 
 class InPlaceRestore:
-    """One restore of any number of live values from one checkpoint."""
+    """Restores any number of live values from one checkpoint, once."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class InPlaceRestore:
         return self._plan_container(path, live if type(live) is type(stored) else stored, stored)
 
     def is_filled(self, live: Any) -> bool:
-        """Whether a plan fills the live object."""
+        """Return whether a plan fills this live object in place."""
         return id(live) in self._filled
 
     def read_leaves(self) -> None:
@@ -160,8 +161,8 @@ class InPlaceRestore:
         return self._places is not None and self._places.is_rebound(path, live)
 
     def _can_keep_packed(self, path: str, live: Any, stored: PackedRows) -> bool:
-        """Whether no member of a live sequence is to be filled:
-        then the rows need not be made yet.
+        """Return whether no member of a live sequence is filled in place: then packed rows need not
+        be unpacked yet.
         """
         if type(live) is not stored.kind or self._is_rebound(path, live):
             return (
@@ -201,8 +202,8 @@ class InPlaceRestore:
         return act
 
     def _is_filled_differently(self, live: Any, stored: Any) -> bool:
-        """Whether the live value also appears elsewhere,
-        and is filled with different content there.
+        """Return whether the live value also appears elsewhere, and is filled with different
+        content there.
         """
         return id(live) in self._filled and not has_same_content(self._filled[id(live)][1], stored)
 
@@ -236,6 +237,7 @@ class InPlaceRestore:
         return act
 
     def _plan_leaf(self, live: Any, stored: Any) -> Act:
+        """Return the plan for a leaf: fill the live one, or replace it by a new one."""
         key = _leaf_identity(stored)
         if key not in self._homes and id(live) not in self._filled:
             self._plan_leaf_fill(live, stored)
@@ -245,7 +247,7 @@ class InPlaceRestore:
         return lambda: self._homes.get(key, stored)
 
     def _plan_leaf_fill(self, live: Any, stored: Any) -> None:
-        """Plan to fill the live leaf, if it fits."""
+        """Plan to fill the live leaf in place, if it fits."""
         name = codec.framework_of(type(live))
         module = None if name is None else codec.import_adapter(name)
         if (
@@ -301,7 +303,7 @@ class InPlaceRestore:
     def plan_items(
         self, path: str, live: Iterable[Any], stored: Iterable[Any]
     ) -> Callable[[], list[Any]]:
-        """The same as above for a sequence."""
+        """Return a call that gives the restored members of a sequence."""
         if ATOMS.issuperset(map(type, stored)) and (
             live is stored or ATOMS.issuperset(map(type, live))
         ):
@@ -321,7 +323,7 @@ def _member_path(path: str, key: Any) -> str:
 
 
 def _plan_list(fill: InPlaceRestore, path: str, live: Any, stored: Any) -> Act:
-    """Also for a deque, which keeps its bound."""
+    """Plan a list, or a deque, which keeps its bound."""
     most = getattr(live, "maxlen", None)
     if most is not None and len(stored) > most:
         fill.misfits.append(
@@ -364,13 +366,13 @@ def _plan_mapping(
 
 
 def _set_factory(live: Any, stored: Any) -> None:
-    """Give a defaultdict that takes the place of a live one its factory."""
+    """Give a restored defaultdict the factory of the live one that it replaces."""
     if type(live) is type(stored) is defaultdict:
         stored.default_factory = live.default_factory
 
 
 def _plan_set(_: InPlaceRestore, __: str, live: Any, stored: Any) -> Act:
-    """For a set or a bytearray, whose members are not filled in place."""
+    """Plan a set or a bytearray, whose members are not filled in place."""
 
     def act() -> Any:
         if type(live) is bytearray:
@@ -455,7 +457,7 @@ def _find_planner(kind: type, live: Any, stored: Any) -> _Planner | None:
 
 
 def _top_differences(path: str, live: Any, stored: Any) -> Iterator[str]:
-    """Why a container or leaf that cannot be replaced cannot receive the stored value."""
+    """Yield why a container or leaf that cannot be replaced cannot receive the stored value."""
     name = codec.framework_of(type(live))
     if name is not None and (codec.is_stored_leaf(stored) or codec.is_leaf(stored)):
         yield from (
@@ -488,12 +490,14 @@ def _require_same(live: Any, stored: Any) -> None:
 
 
 def _leaf_identity(stored: Any) -> Any:
-    """The identity of a stored leaf, read or not."""
+    """Return what identifies a stored leaf, read or not."""
     return stored.key if codec.is_stored_leaf(stored) else id(stored)
 
 
 def has_same_content(one: Any, other: Any) -> bool:
-    """Whether two stored values have the same content: leaves by their keys, small values by ==."""
+    """Return whether two stored values have the same content: leaves are compared by their keys,
+    small values by ==.
+    """
     if one is other:
         return True
     if type(one) is not type(other):
@@ -510,12 +514,14 @@ def has_same_content(one: Any, other: Any) -> bool:
 
 
 def read_whole(stored: Any) -> Any:
-    """Return `stored`, in which each unread leaf is replaced, in place, by a new object."""
+    """Return `stored` with each unread leaf replaced, in place, by a new object."""
     return restore_value(NOTHING, stored)
 
 
 def restore_value(live: Any, stored: Any) -> Any:
-    """Return `stored`, in the memory of `live` where both are of one kind."""
+    """Restore `stored` into the memory of `live` where both are of one kind; return the restored
+    value.
+    """
     fill = InPlaceRestore()
     put = fill.plan("", live, stored)
     fill.read_leaves()

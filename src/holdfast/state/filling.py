@@ -1,5 +1,5 @@
-"""Filling: how much of a memory is copied, from its first byte. Copying threads report it; writing
-threads wait for it.
+"""Copy progress: how much of a memory is copied, from its first byte. Copying threads report it;
+writing threads wait for it.
 
 The last byte counts as copied only when `end` says that the copy is whole. So a copy that an
 exception has cut short never looks whole, whatever its threads still do.
@@ -13,8 +13,8 @@ from ..threads import Condition
 
 
 class CopyProgress:
-    """Memory of `size` bytes, filled in portions that begin at `starts`,
-    by several threads at a time.
+    """The progress of a copy of `size` bytes, in portions that begin at `starts`, by several
+    threads.
     """
 
     def __init__(self, size: int, starts: Sequence[int]) -> None:
@@ -37,7 +37,7 @@ class CopyProgress:
         self._moved.notify_all()
 
     def wait_until(self, place: int) -> bool:
-        """Wait until everything before `place` is copied; False: it never will be."""
+        """Wait until everything before `place` is copied; return False if it never will be."""
         self._moved.wait_for(
             lambda: bool(self._ends) or (place < self.size and place <= self._copied_bytes())
         )

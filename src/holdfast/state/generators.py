@@ -37,7 +37,7 @@ def find_generators(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str
 
 
 def copy_generator(generator: Any) -> Any:
-    """Return another generator in the same state."""
+    """Return a new generator in the same state."""
     if hasattr(generator, "device"):  # torch's
         twin = type(generator)(device=generator.device)
         twin.set_state(generator.get_state())

@@ -1,8 +1,8 @@
 """Nodes: read the tree of a manifest directly. This builds no values, and needs no types or
 frameworks.
 
-Malformed nodes raise Damaged, except in `leaf_keys` and `named`, which skip them. A tree
-may be large, and a stranger's: nothing here takes more than a few steps for each of its nodes.
+Malformed nodes raise Damaged, except in `leaf_keys` and `user_types`, which skip them. A tree may
+be large or hostile, so every function takes only a few steps for each of its nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def leaf_keys(tree: Any) -> set[str]:
 
 
 def user_types(tree: Any) -> Iterator[tuple[str, str]]:
-    """Return tags and names of the user's types in `tree`."""
+    """Yield tags and names of the user's types in `tree`."""
     for tag, content in _walk_tags(tree):
         if tag in NAMED and type(content) is list and content and type(content[0]) is str:
             yield tag, content[0]
@@ -60,7 +60,7 @@ def _inner_nodes(tag: str, content: Any) -> Iterable[Any]:
 
 
 def quote_key(text: str) -> str:
-    """Return `text` as a part of a leaf's key."""
+    """Return `text`, quoted as a part of a leaf's key."""
     if is_safe(text):
         return text
     # quote() leaves these alone besides letters, digits and "_.-"
@@ -71,8 +71,8 @@ is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 
 def unused_key(key: str, taken: Mapping[str, Any]) -> str:
-    """Return `key`, with a number if it is taken:
-    1 and "1" are quoted alike. "~" is never in a quoted key.
+    """Return `key`, with a number appended if it is in `taken`: 1 and "1" are quoted alike. "~" is
+    never in a quoted key.
     """
     number, chosen = 1, key
     while chosen in taken:
@@ -229,7 +229,8 @@ def _column_members(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
 
 
 def split_tag(node: Any) -> tuple[str, Any]:
-    """The node's tag (of what stands for itself: "list" or "") and what is under it.
+    """Return the node's tag and what is under it. Nodes without a tag have "list" (arrays) or ""
+    (others).
 
     Raises:
         Damaged: it is no such node.
@@ -388,7 +389,7 @@ def node_at(node: Any, *parts: str) -> Any:
 
 
 class PathEnds(NamedTuple):
-    """The ends of a node's paths."""
+    """The leaves and views of a node with their paths, and the number of other values."""
 
     # leaves and views, each with its path; parts are quoted as in leaf keys
     leaves: list[tuple[tuple[str, ...], Any]]
@@ -413,8 +414,8 @@ def find_path_ends(node: Any) -> PathEnds:
 
 
 def describe_members(node: Any, most: int | None) -> Iterator[tuple[str, str]]:
-    """Yield names and values of the members of `node`,
-    each as one line of at most that many characters.
+    """Yield names and values of the members of `node`, each as one line of at most `most`
+    characters.
     """
     for part, member in (parse_node(node).members or {}).items():
         yield part, format_node(member, most, 1)

@@ -120,7 +120,7 @@ def list_differences(live: Any, stored: Any) -> list[str]:
 
 
 def _array_facts(array: Any) -> tuple[Any, ...] | None:
-    """The facts in which two arrays, read or not, must agree."""
+    """Return the facts in which two arrays, read or not, must agree."""
     if not is_stored_leaf(array):
         return (*_dtype_name(array.dtype), array.shape) if type(array) is np.ndarray else None
     named = (
@@ -150,8 +150,8 @@ def memory_span(live: Any) -> tuple[int, int]:
 
 
 def stacking_forms(rows: list[Any]) -> list[Any] | None:
-    """What has to be equal in arrays, or NumPy's numbers,
-    that are stacked; None if some cannot be.
+    """Return for each row what must be equal to stack arrays or NumPy's numbers; None if some
+    cannot be stacked.
     """
     if isinstance(rows[0], np.generic):
         found: list[Any] = [each.dtype for each in rows]
@@ -185,6 +185,7 @@ def unstack(array: Any) -> list[Any]:
 
 
 def memory_watcher(live: Any) -> Callable[[], bool]:
+    """Return a function that tells whether anybody still holds the memory of `live`."""
     while isinstance(live.base, np.ndarray):
         live = live.base
     if live.base is not None:  # other memory, which somebody holds
@@ -408,7 +409,9 @@ def _entropy(entropy: Any) -> Any:
 
 
 def _seed_sequence_of(bits: Any) -> Any:
-    """Return the seed sequence: with the state alone, `spawn` would repeat itself."""
+    """Return the generator's seed sequence: restored from the state alone, `spawn` would repeat
+    itself.
+    """
     seed = getattr(bits, "seed_seq", None)
     return seed if type(seed) is np.random.SeedSequence else None
 
@@ -422,8 +425,8 @@ def _decode_generator(content: Any) -> Any:
 
 
 def require_bit_state(state: Any) -> None:
-    """Give a new bit generator the state, if it is one of NumPy's.
-    An error means that the state is none of its.
+    """Require a valid state of one of NumPy's bit generators, by setting it on a new one. NumPy
+    raises an error otherwise.
     """
     kind = BIT_GENERATORS.get(state["bit_generator"])
     if kind is not None:
@@ -432,7 +435,7 @@ def require_bit_state(state: Any) -> None:
 
 
 def _require_whole(state: Any) -> None:
-    """Require a bit generator's state to be of whole numbers: of others NumPy takes what it can."""
+    """Require a bit generator's state to consist of whole numbers: NumPy would truncate others."""
     for value in state.values():
         if isinstance(value, dict):
             _require_whole(value)

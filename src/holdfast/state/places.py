@@ -1,5 +1,4 @@
-"""Places: the objects that stood in a state when the run began, and the places that hold another
-object by now.
+"""RebindingTracker: finds the places of a state that hold another object than when the run began.
 
 A restore in place writes into the object that the script has put there. When the loop has bound a
 place to another object, and other names still hold the first one (`x = start`), its content must
@@ -26,7 +25,7 @@ Members = dict[str, tuple[Any, Callable[[], object]]]
 
 
 class _FirstObject:
-    """The object that stood in a place. It is not kept alive."""
+    """The object that was at a place when the run began. It is not kept alive."""
 
     def __init__(self, value: Any, *, shared: bool) -> None:
         name = codec.framework_of(type(value))
@@ -42,8 +41,8 @@ class _FirstObject:
         return id(value) == self._identity if self._refer is None else self._refer() is value
 
     def is_still_held(self) -> bool:
-        """Whether it, or its memory,
-        is still referenced elsewhere after its place was bound to another object.
+        """Return whether the object, or its memory, is referenced elsewhere after its place was
+        bound to another object.
         """
         if self._refer is None:
             return self._is_shared
@@ -51,8 +50,8 @@ class _FirstObject:
 
 
 class RebindingTracker:
-    """The places of one attempt. `roots`: the state's values by name; they themselves are filled,
-    and never set.
+    """The places of one attempt's state that were bound to other objects. `roots`: the state's
+    values by name, which are filled and never set.
 
     `given`: values that one more mapping of ours holds, by their places.
     """
@@ -97,16 +96,16 @@ class RebindingTracker:
         return sorted(path for path in left if self._first[path].is_still_held())
 
     def is_rebound(self, path: str, live: Any) -> bool:
-        """Whether the restore sets this place anew. An object that a restore has set there is
-        filled the next time.
+        """Return whether the restore sets this place anew. An object that a restore has set there
+        is filled the next time.
         """
         return path in self.bound_anew and (
             path not in self._first or self._first[path].is_same(live)
         )
 
     def initial_defaultdicts(self) -> list[defaultdict[Any, Any]]:
-        """The defaultdicts in places that began with one,
-        innermost first: there a resume finds the factory.
+        """Return the defaultdicts at places that began with one, innermost first: there a resume
+        finds the factory.
         """
         names = {name for name, root in self._roots().items() if type(root) is defaultdict}
         found = [root for name, root in self._roots().items() if name in names]
@@ -119,15 +118,15 @@ class RebindingTracker:
         return [value for value in reversed(found) if type(value) is defaultdict]
 
     def separate_members(self, path: str, live: Any) -> None:
-        """Give the members of an object with a state of its own new memory,
-        where they are set anew.
+        """Give new memory to the members of an object that saves itself, where they are
+        set anew.
         """
         for name, (member, part) in self._members_of(live).items() if self.bound_anew else ():
             if self.is_rebound(f"{path}/{name}", member):
                 part()
 
     def _class_attributes(self) -> Iterator[str]:
-        """Attributes that the class holds, and not the object."""
+        """Yield the attributes that the class holds, and not the object."""
         for path, root in self._roots().items():
             if isinstance(root, AttributeSet) and type(root.target) is not dict:
                 here = getattr(root.target, "__dict__", {})

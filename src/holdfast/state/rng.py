@@ -15,7 +15,7 @@ from .values import python_state, random_state
 
 
 class GeneratorSource(NamedTuple):
-    """A package's global generators."""
+    """How to capture, restore, seed and check the global generators of one package."""
 
     capture: Callable[[], Any]  # a state that can be flattened
     restore: Callable[[Any], list[str]]  # returns the skipped parts, and why
@@ -130,7 +130,7 @@ def restore(states: Mapping[str, Any]) -> list[str]:
 
 
 def require_valid(several: Iterable[Mapping[str, Any]]) -> None:
-    """Check the states; no live generator changes.
+    """Check the stored states of random generators; change no live generator.
 
     Raises:
         Damaged: a state is none of its generator.
@@ -150,7 +150,7 @@ def _restore(name: str, state: Any) -> list[str]:
 
 
 def _why_missing(name: str) -> str:
-    """Why this process cannot restore that package's generators; empty if it can."""
+    """Return why this process cannot restore that package's generators; empty if it can."""
     if name not in SOURCES and name not in _ELSEWHERE:
         return "this Holdfast does not know its generators"
     return (

@@ -47,11 +47,11 @@ Leaf = Callable[[Any, str, str], Any]  # (stacked array, framework, name) -> its
 
 
 class _NotPackable(Exception):
-    """These rows have no columns."""
+    """Raised for rows that cannot be stored as columns."""
 
 
 def may_be_packed(values: Iterable[Any]) -> bool:
-    """Whether an array is in one of the first rows."""
+    """Return whether an array is in one of the first rows."""
     return any(_has_array(each, 0) for each in islice(values, 16))
 
 
@@ -68,7 +68,7 @@ def _has_array(value: Any, depth: int) -> bool:
 
 
 def split_rows(values: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Divide long rows, so that each part has a few MiB. What is appended changes no boundary."""
+    """Divide long rows, so that each part has a few MiB. Appending rows changes no boundary."""
     size = _PART_BYTES // max(1, _row_bytes(values[:LEAST_ROWS]) // LEAST_ROWS)
     step = max(LEAST_ROWS, min(_MOST_ROWS, 1 << max(0, size.bit_length() - 1)))
     for start in range(0, len(values), step):
@@ -76,7 +76,7 @@ def split_rows(values: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _row_bytes(level: Any) -> int:
-    """About how many bytes of arrays and numbers are in these rows."""
+    """Estimate how many bytes of arrays and numbers are in these rows."""
     size = 0
     for _ in range(_DEEPEST):
         size += sum(each.nbytes if is_array(type(each)) else 8 for each in level)
@@ -93,8 +93,8 @@ def _members_of(value: Any) -> Any:
 
 
 class Packer:
-    """Makes columns of rows. `leaf` and `walk` make nodes; `arrays` are those in the columns so
-    far, by identity.
+    """Converts rows into columns. `leaf` and `walk` make nodes; `arrays` are those in the columns
+    so far, by identity.
     """
 
     def __init__(self, leaf: Leaf, walk: Callable[[Any], Any]) -> None:
@@ -236,7 +236,7 @@ class Packer:
 
 
 def pack_rows(rows: list[Any], name: str, packer: Packer) -> dict[str, Any] | None:
-    """Return the column of these rows; None if they have none, or no array in it."""
+    """Return these rows as a column; None if they cannot be packed, or hold no array."""
     try:
         column = packer.pack(rows, name)
     except (_NotPackable, UsageError):
@@ -245,9 +245,7 @@ def pack_rows(rows: list[Any], name: str, packer: Packer) -> dict[str, Any] | No
 
 
 class PackedRows:
-    """A stored sequence whose rows are made when they are wanted:
-    `kind` is list, tuple or deque.
-    """
+    """A stored sequence whose rows are built on demand: `kind` is list, tuple or deque."""
 
     def __init__(
         self, kind: type, most: int | None, count: int, make: Callable[[], list[Any]]
@@ -265,7 +263,9 @@ class PackedRows:
 
 
 class Unpacker:
-    """Makes rows of columns. `leaf` returns the array under a key, `read` the value of a node."""
+    """Converts columns into rows. `leaf` returns the array under a key, `read` the value
+    of a node.
+    """
 
     def __init__(
         self,

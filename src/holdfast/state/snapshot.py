@@ -50,13 +50,15 @@ class FileImage(NamedTuple):
 
 
 def common_pin(blocks: Iterable[Block]) -> Pin | None:
-    """Return how memory for these blocks is pinned; None: pinning would speed up no copy."""
+    """Return the function that pins memory for these blocks; None if pinning would speed up no
+    copy.
+    """
     pins = (block.data.pin for block in blocks if isinstance(block.data, DistantBytes))
     return next((pin for pin in pins if pin is not None), None)
 
 
 class Arena:
-    """The memory of one snapshot at a time."""
+    """Reusable host memory for one snapshot at a time."""
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
@@ -73,7 +75,7 @@ class Arena:
 
     @property
     def is_warming(self) -> bool:
-        """Whether a thread still touches its memory: a copy into it would take long."""
+        """Whether a thread is still touching the memory: a copy into it would take long."""
         return self._warming.is_busy
 
     def reserve(self, size: int, pin: Pin | None = None) -> memoryview:
@@ -232,17 +234,17 @@ class Snapshot:
             self._end_copies(whole=done)
 
     def abandon(self) -> None:
-        """End all waits for `copy`, if an exception prevented its end or the report of it."""
+        """End all waits for `copy`, if an exception has prevented its end or the report of it."""
         self._end_copies(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
-        """Wait until the first `size` bytes of an image are copied;
-        False: the copy was abandoned.
+        """Wait until the first `size` bytes of an image are copied; return False if the copy was
+        abandoned.
         """
         return self._filling.wait_until(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
-        """As `wait`, for all images."""
+        """Wait until all images are copied; return False if the copy was abandoned."""
         return self._filling.wait_until(self._filling.size)
 
     def _end_copies(self, *, whole: bool) -> None:
@@ -251,8 +253,8 @@ class Snapshot:
 
 
 def is_borrowed(block: Block) -> bool:
-    """Whether a snapshot uses a leaf's own memory:
-    it cannot change, and copying costs more than one more write.
+    """Return whether a snapshot uses a leaf's own memory: it cannot change, and copying costs more
+    than one more write.
     """
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
@@ -291,7 +293,9 @@ def _copy_all(
 def _copy_portions(
     todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: CopyProgress
 ) -> None:
-    """Take portions until none is left. Start all copies, and wait for them."""
+    """Copy portions from `todo` until none is left: begin all their copies, then wait for them.
+    Several threads may do this.
+    """
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
     try:
         while todo and not crew.dismissed:
@@ -334,8 +338,8 @@ def available_bytes() -> int:
 
 
 def _cgroup_allowances(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
-    """Return what the control group at `path`, and each above it,
-    still allows; page cache can be reclaimed.
+    """Yield what the control group at `path`, and each above it, still allows; page cache can be
+    reclaimed.
     """
     for place in (Path(path), *Path(path).parents):
         group = Path(mount) / place.relative_to("/")

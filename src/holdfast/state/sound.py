@@ -1,5 +1,5 @@
-"""Sound: checks that stored content has the form that its reader expects; otherwise the checkpoint
-is damaged.
+"""Checks that stored content has the form that its reader expects; otherwise the checkpoint is
+damaged.
 
 A digest shows that nothing changed since the save, but not who saved. So each reader checks the
 stored content alone, before the first live byte is overwritten.
@@ -35,7 +35,7 @@ def convert_stored(kind: type[T], stored: Any, what: str) -> T:
 
 @contextmanager
 def errors_as_damage(what: str) -> Iterator[None]:
-    """An error in this block means a damaged checkpoint: the block must not call the user's code.
+    """Raise an error in this block as Damaged. The block must not call the user's code.
 
     Raises:
         Damaged: instead.
@@ -49,8 +49,8 @@ def errors_as_damage(what: str) -> Iterator[None]:
 
 
 def error_text(error: Exception) -> str:
-    """Return the beginning of its text,
-    even if it contains a number with more digits than Python prints.
+    """Return the beginning of the error's text, even if it contains a number with more digits than
+    Python prints.
     """
     try:
         return str(error)[:200]
@@ -59,12 +59,16 @@ def error_text(error: Exception) -> str:
 
 
 def is_printable_number(value: Any) -> bool:
-    """Whether it is a number that can be printed, of Python's or of NumPy's; no leaf."""
+    """Return whether the value is a number of Python's or NumPy's that can be printed, and not a
+    leaf.
+    """
     return isinstance(value, Number) and not (isinstance(value, int) and abs(value) >= 2**64)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it can be compared and printed: text, numbers, and containers of such."""
+    """Return whether the value can be compared and printed: text, numbers, and containers
+    of these.
+    """
     if isinstance(value, dict):
         return all(map(is_plain, value)) and all(map(is_plain, value.values()))
     if isinstance(value, list | tuple | set | frozenset):

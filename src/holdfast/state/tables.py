@@ -30,7 +30,7 @@ EMPTY, FULL, REMOVED = 0, 1, 2
 
 
 class HashTable(NamedTuple):
-    """What every slot of the table holds, and where `pop()` looks first."""
+    """The content of every slot of a set's hash table, and the slot where `pop()` looks first."""
 
     slots: bytes
     finger: int
@@ -42,14 +42,14 @@ def table_of(members: set[Any]) -> HashTable | None:
 
 
 def has_table(made: set[Any], members: list[Any], table: HashTable) -> bool:
-    """Whether a set has this table, with these members in its order;
-    of two that collide either may come first.
+    """Return whether a set has this table, with these members in its order; of two that collide
+    either may come first.
     """
     return table_of(made) == table and list(made) == members
 
 
 def have_stable_hashes(members: Iterable[Any]) -> bool:
-    """Whether every process gives these members the same hashes."""
+    """Return whether every process gives these members the same hashes."""
     kinds = set(map(type, members))
     if kinds <= {int, bool}:
         return True
@@ -91,7 +91,7 @@ def _refill(target: set[Any], members: list[Any], table: HashTable | None) -> No
 
 
 class _StandIn:
-    """Takes a slot, and equals nothing else."""
+    """A member that occupies a slot of a hash table and equals nothing else."""
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
@@ -205,7 +205,7 @@ def _add_displaced(target: set[Any], displaced: dict[int, Any], taken: set[int],
 
 
 def _is_next(hashed: int, slot: int, taken: set[int], mask: int) -> bool:
-    """Whether a search for this hash passes by taken slots alone until it comes to `slot`."""
+    """Return whether a search for this hash passes only taken slots until it reaches `slot`."""
     at, perturb = hashed & mask, hashed & _WORDS
     for _ in range(mask + _WORD * 8):
         for near in range(at, at + (_LINEAR_PROBES if at + _LINEAR_PROBES <= mask else 0) + 1):

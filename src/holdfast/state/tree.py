@@ -127,7 +127,7 @@ def _format_step(step: Any) -> str:
 
 
 class _FoundLeaves:
-    """Leaves of one kind: where each was found, and the node that still needs its key."""
+    """The leaves of one kind: where each was found, and the node that still needs its key."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -271,8 +271,8 @@ class _Flattener:
         ]
 
     def flatten_items(self, values: Collection[Any]) -> Any:
-        """Return the nodes of a sequence;
-        of long rows that hold arrays their columns, part by part.
+        """Return the nodes of a sequence; for long rows that hold arrays their columns, part by
+        part.
         """
         if (
             self._packs and len(values) >= rows.LEAST_ROWS and not self.hashing
@@ -286,8 +286,8 @@ class _Flattener:
         return [self.walk(value, index) for index, value in enumerate(values)]
 
     def require_unaliased_rows(self) -> None:
-        """Require that no packed array stands elsewhere too,
-        or shares its memory with another one.
+        """Require that no packed array occurs elsewhere too, or shares its memory with
+        another one.
         """
         for kind, found in self._found.items() if self._packed else ():
             identities = (
@@ -349,8 +349,8 @@ class _Flattener:
         return sorted(nodes, key=msgspec.json.encode)
 
     def flatten_set(self, values: set[Any]) -> Any:
-        """Return the members in the order of their JSON;
-        of numbers also the table, unless a new set has it.
+        """Return the members in the order of their JSON; for numbers also the hash table, unless a
+        new set has the same one.
         """
         table = (
             tables.table_of(values)
@@ -478,8 +478,8 @@ def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> An
 
 
 def _walk_str(flattener: _Flattener, value: str) -> Any:
-    """Long text is a leaf, so that the manifest stays small.
-    In keys and sets, which have no leaf, it stays itself.
+    """Return long text as a leaf, so that the manifest stays small. Keys and members of sets, which
+    have no leaf, stay text.
     """
     if len(value) > LONG_TEXT and not flattener.hashing and not flattener.first:
         return {"long_str": flattener.add_leaf(value.encode("utf-8", "surrogatepass"), "bytes")}

@@ -1,4 +1,4 @@
-"""Unflatten: build a state from its tree.
+"""Builds a state from its tree.
 
 The file may be hostile: its content is checked, nothing is imported or run.
 """
@@ -34,7 +34,7 @@ FACTORIES: dict[str, type] = {
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """A placeholder for a value whose type is not available."""
+    """Takes the place of a value whose type is not available."""
 
     kind: str
     name: str
@@ -68,7 +68,9 @@ def unflatten(
 
 @contextmanager
 def enough_stack() -> Iterator[None]:
-    """Our own depth limit is below Python's; a RecursionError here was called from far down."""
+    """Raise a RecursionError in this block as a UsageError. Our own depth limit is below Python's,
+    so the caller's stack was nearly full.
+    """
     try:
         yield
     except RecursionError as error:
@@ -81,7 +83,7 @@ def _find_type(types: Sequence[type], tag: str, name: str) -> Any:
     """Return the type called `name`, or None. A script's types are found even if the script ran as
     another module.
 
-    For values that a user's function encoded, its registration in place of the type.
+    For values that a registered function encoded, return the registration instead of a type.
     """
     alike = [kind for kind in types if codec.type_name(kind) == name]
     alike = alike[:1] or list({kind for kind in types if _same_in_main(kind, name)})
@@ -158,7 +160,7 @@ class _Unflattener:
         return value
 
     def _build_framework_value(self, tag: str, content: Any) -> Any:
-        """Make a value of Python's or a framework's."""
+        """Build a value of one of Python's or a framework's types."""
         if tag not in MAKERS and tag not in codec.TAGS:
             raise Damaged(f"the tree holds the unknown tag {_short_repr(tag)}")
         value = self.whole(type(self).build, content)
@@ -215,7 +217,9 @@ class _Unflattener:
         return [self.build(node) for node in _require_list(content)]
 
     def build_sequence(self, kind: type, content: Any, most: int | None = None) -> Any:
-        """Return a list, a tuple or a deque. Of packed rows, whose leaves are handles, `Packed`."""
+        """Return a list, a tuple or a deque; for packed rows whose leaves are handles,
+        `PackedRows`.
+        """
         if type(content) is not dict:
             values = self.build_items(content)
             return (
@@ -268,7 +272,7 @@ class _Unflattener:
         )
 
     def build_key(self, node: Any) -> Any:
-        """Return a key, or a member of a set: it has no leaf inside."""
+        """Return a key of a mapping, or a member of a set; neither contains a leaf."""
         unread, value = self._unread, self.build(node)
         if self._unread > unread and not self.placeholders:
             raise Damaged(f"the tree holds the key {_short_repr(node)}, which is a leaf or has one")
@@ -442,7 +446,7 @@ def _make_value(tag: str, content: Any) -> Any:
 
 @contextmanager
 def _errors_as_damage(tag: str) -> Iterator[None]:
-    """An exception within this block is the tree's fault."""
+    """Raise an error in this block as Damaged: the tree is at fault."""
     try:
         yield
     except (HoldfastError, RecursionError):
@@ -455,7 +459,9 @@ def _errors_as_damage(tag: str) -> Iterator[None]:
 
 @contextmanager
 def _key_errors_as_damage(tag: str, keys: Iterable[Any]) -> Iterator[None]:
-    """The same, unless a class of the user's compares or hashes them: its code may have changed."""
+    """Raise an error in this block as Damaged; as Mismatch if a key's class is the user's, whose
+    code may have changed.
+    """
     try:
         with _errors_as_damage(tag):
             yield

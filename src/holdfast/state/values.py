@@ -1,6 +1,6 @@
 """Plain values: small Python values become nodes of simpler values, and are restored from them.
 
-The makers read files, so each refuses what is not exactly right.
+The decoders read files, so each refuses any input that is not exactly right.
 """
 
 from __future__ import annotations

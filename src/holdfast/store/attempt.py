@@ -68,7 +68,7 @@ class Attempt:
                 del self._waiting[:count]
 
     def flush_unless_busy(self) -> None:
-        """Flush, unless another thread is about to do so."""
+        """Flush, unless another thread is about to flush."""
         # a look, not `acquire(blocking=False)`: after Ctrl-C that could leave the lock taken
         if self._waiting and not self._turn.locked():
             self.flush()
@@ -79,8 +79,8 @@ class Attempt:
         self.flush(sync=True)
 
     def mark_over(self) -> None:
-        """Note that this process does nothing more for the attempt,
-        even if its closing line could not be written.
+        """Record that this process does nothing more for the attempt, even if the closing line
+        could not be written.
         """
         _over.add((self.root, self.number))
 
@@ -111,8 +111,8 @@ class Attempt:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether a later attempt has fenced this one, or has begun to: it takes the journal out
-        of the room first.
+        """Return whether a later attempt has fenced this one, or has begun to: fencing moves the
+        journal out first.
         """
         try:
             os.lstat(self.journal)
@@ -152,8 +152,8 @@ class Attempt:
 
 
 class JoinedAttempt(Attempt):
-    """The attempt on another rank than 0: the same directory and the same fence. Only rank 0
-    writes its journal.
+    """An attempt as ranks other than 0 see it: the same directory and fence. Only rank 0 writes the
+    journal.
     """
 
     def record(self, event: str, /, **facts: Any) -> None:
@@ -161,7 +161,7 @@ class JoinedAttempt(Attempt):
 
 
 def is_over(root: Path, number: int) -> bool:
-    """Whether this process had that attempt, and has left it."""
+    """Return whether this process had that attempt and has finished with it."""
     return (root, number) in _over
 
 
@@ -193,7 +193,7 @@ def join_attempt(root: Path, number: int, run: str) -> Attempt:
 
 
 def wait_until_visible(path: Path, look: Callable[[Path], bool] = scan.is_dir) -> None:
-    """Wait until this process sees what another process made at `path`: until `look(path)` is true.
+    """Wait until `look(path)` is true: until this process sees what another process made at `path`.
 
     Raises:
         FileNotFoundError: `look(path)` was false for `JOIN_S` seconds.
@@ -231,8 +231,8 @@ def read_run(root: Path) -> str:
 
 
 def publish(attempt: Attempt, partial: Path, name: str) -> Path:
-    """Commit: rename the complete directory `partial`; then the checkpoint exists. This syncs its
-    names first.
+    """Commit a checkpoint: sync the names in the complete directory `partial`, then rename it to
+    `name`.
 
     Raises:
         UsageError: a checkpoint with that name exists.
@@ -262,6 +262,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
 
 
 def _is_published_by(target: Path, attempt: Attempt) -> bool:
+    """Return whether the manifest in `target` names this attempt."""
     try:
         with open(disk.open_plain(target / MANIFEST), "rb") as file:
             head = file.read(_MOST_BYTES)
@@ -292,7 +293,7 @@ def remove_if_possible(path: Path) -> None:
 
 
 def retry_removals(attempt: Attempt) -> None:
-    """Remove what earlier deletions of this attempt could not."""
+    """Remove what earlier deletions of this attempt could not remove."""
     with suppress(OSError):
         for child in scan.names(attempt.room):
             if child.startswith("deleting-"):

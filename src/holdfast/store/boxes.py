@@ -22,7 +22,7 @@ class Box(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    """Bytes of a box that are contiguous in the whole leaf, too."""
+    """A range of bytes of a box that is contiguous in the whole leaf, too."""
 
     start: int  # in bytes of the whole leaf
     offset: int  # in bytes of the box
@@ -45,8 +45,8 @@ def index_within(outer: Box, inner: Box) -> tuple[slice, ...]:
 
 
 def byte_ranges(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[ByteRange]:
-    """Yield the byte ranges of `box`, in C order,
-    with their places in a leaf of shape `whole`; as few as possible.
+    """Yield as few contiguous byte ranges of `box` as possible, in C order, with their offsets in a
+    leaf of shape `whole`.
     """
     if box.volume == 0:
         return
@@ -82,7 +82,7 @@ def is_tiled(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
 
 
 def _is_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
-    """Whether the boxes form a grid from this axis on: they are adjacent along it, without gaps."""
+    """Return whether the boxes form a grid from this axis on: adjacent along it, without gaps."""
     if axis == len(whole):
         return len(boxes) == 1
     rows: dict[tuple[int, int], list[Box]] = {}

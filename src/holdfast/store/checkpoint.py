@@ -72,8 +72,8 @@ class Checkpoint:
 
     @property
     def signer(self) -> str | None:
-        """The key that signed the manifest, as its first line says;
-        None: no key did. Reads what a restore reads.
+        """The key that signed the manifest, as its first line names it; None if it is not signed.
+        Reads what a restore reads.
         """
         return self._root_manifest().signer
 
@@ -90,7 +90,7 @@ class Checkpoint:
         return format.decode_head(data, where, self.key)
 
     def _rank_parts(self) -> CheckpointParts | None:
-        """The parts; None if one process wrote the checkpoint."""
+        """The parts that several ranks wrote; None if one process wrote the checkpoint."""
         if self._parts is None and self._root_manifest().ranks is not None:
             self._parts = CheckpointParts(self.path, self._root_manifest())
         return self._parts
@@ -112,7 +112,9 @@ class Checkpoint:
         return view
 
     def signed_by(self, key: Key | None) -> Checkpoint:
-        """Return the same checkpoint, which cannot be read unless that key has signed it."""
+        """Return this checkpoint with a required key: it cannot be read unless that key has signed
+        it.
+        """
         return self if key is None else Checkpoint(self.path, rank=self._rank, key=key)
 
     @property
@@ -172,8 +174,8 @@ class Checkpoint:
 
     @property
     def not_exact_from(self) -> int | None:
-        """The step from which on its run trained other samples than an uninterrupted one;
-        None: it did not.
+        """The step from which on the run used other samples than an uninterrupted run; None if it
+        used the same.
         """
         found = self.document.get(NOT_EXACT_FROM)
         return found if type(found) is int and found >= 0 else None
@@ -218,7 +220,7 @@ class Checkpoint:
         return StoredLeaf(self.path, key, entry)
 
     def _piece_keys(self) -> dict[str, dict[int, str]]:
-        """For each leaf that one process divided: the keys of its pieces."""
+        """Map each leaf that one process divided to the keys of its pieces."""
         if self._divided is None:
             self._divided = divided.newest_pieces(self.manifest.leaves)
         return self._divided
@@ -442,7 +444,7 @@ class Checkpoint:
 
 
 def _map_leaves(stored: Iterable[Stored]) -> dict[str, Any]:
-    """The leaves that can be mapped, as they need no conversion."""
+    """Map into memory those leaves whose bytes need no conversion; return them by key."""
     maps: dict[Path, memoryview | None] = {}
     found = {}
     for leaf in stored:

@@ -83,10 +83,10 @@ class CheckpointIndex:
         return self.checkpoint(last[0])
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any
-        meanwhile.
+        """Yield the existing checkpoints, newest first. Only the run's owner calls this: no other
+        process removes checkpoints meanwhile.
 
-        One that cannot be read is among them: its reader gets the error.
+        Unreadable checkpoints are included; reading one raises the error.
         """
         folder = self.root / "checkpoints"
         return (
@@ -216,8 +216,8 @@ class CheckpointIndex:
 
 
 def is_committed(folder: Path, name: CheckpointName) -> bool:
-    """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is
-    called very often.
+    """Return whether the checkpoint `name` exists in `folder`. Faster than `is_checkpoint`, because
+    it is called very often.
     """
     try:
         os.stat(f"{folder}/{name}/{MANIFEST}")
@@ -231,7 +231,9 @@ def is_committed(folder: Path, name: CheckpointName) -> bool:
 
 
 def may_be_committed(folder: Path, name: CheckpointName) -> bool:
-    """The same; true if it cannot be read, so that its reader gets the error."""
+    """Return whether the checkpoint exists; true if that cannot be read, so that its reader gets
+    the error.
+    """
     try:
         return is_committed(folder, name)
     except OSError:

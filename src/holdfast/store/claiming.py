@@ -23,7 +23,7 @@ _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process 
 
 
 class RemoteFacts(NamedTuple):
-    """What is known of a run at places other than its directory."""
+    """What other directories than the run's own, its mirrors, say about the run."""
 
     run: str | None = None  # its id
     attempt: int = 0  # the last one there
@@ -45,7 +45,7 @@ def claim(
         UsageError: another attempt is or may be alive; or a directory to be written to is a
             symbolic link.
         Superseded: an even later attempt began meanwhile.
-        StoreError: each try to begin was in vain.
+        StoreError: no try to claim the run succeeded.
     """
     places.require_safe_links(root)
     if private:
@@ -214,7 +214,7 @@ def _discard_fenced(attempt: Attempt) -> None:
 
 
 def stale_claims(root: Path) -> list[Path]:
-    """Drafts of rooms whose process is gone."""
+    """Return the drafts of attempt directories whose process is gone."""
     drafts = (
         root / "attempts" / child
         for child in scan.names(root / "attempts")
@@ -236,13 +236,14 @@ def _stale_claim(draft: Path) -> bool:
 
 
 def _possibly_alive(root: Path, logs: Iterable[Log]) -> list[Log]:
+    """Return the attempts whose process may be alive."""
     rooms = set(_attempt_dir_numbers(root))
     return [log for log in logs if log.attempt in rooms]
 
 
 def possibly_alive_attempts(root: Path) -> list[Log]:
-    """Attempts without a closing line whose process may be alive;
-    `claim` refuses while there are any.
+    """Return the attempts without a closing line whose process may be alive; `claim` refuses while
+    there are any.
     """
     return [log for log in _possibly_alive(root, journal.logs(root)) if _may_be_alive(root, log)]
 
@@ -283,13 +284,13 @@ def _attempt_dir_numbers(root: Path) -> list[int]:
 
 
 def _used_numbers(root: Path) -> list[int]:
-    """Numbers that a new attempt must not use. Stray files may have such names, too."""
+    """Return the numbers that a new attempt must not use, those of stray files included."""
     return sorted(int(child) for child in scan.names(root / "attempts") if child.isdecimal())
 
 
 def _read_or_create_run_id(root: Path, note: str | None, known: str | None) -> str:
-    """Return the run's id; write it to run.json if the run is new:
-    `known`, if it exists elsewhere.
+    """Return the run's id. For a new run write run.json, with the id `known` if the run exists
+    elsewhere.
     """
     path = root / "run.json"
     if not scan.exists(path):

@@ -1,5 +1,5 @@
-"""Committing: the owner of a run builds,
-commits and links checkpoints, and removes those that no rule keeps.
+"""CheckpointWriter: builds, commits and links the checkpoints of a run, and removes those that no
+rule keeps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the jour
 
 
 class ManifestFields(NamedTuple):
-    """What the manifest records about a checkpoint besides the state. All fields are optional."""
+    """Optional fields of a manifest besides the state."""
 
     phase: str = "step"
     epoch: int | None = None
@@ -43,7 +43,7 @@ class ManifestFields(NamedTuple):
 
 
 class Copier(Protocol):
-    """The part that copies checkpoints to other places."""
+    """Copies checkpoints to other directories, the mirrors."""
 
     def protected_names(self) -> Collection[str]:
         """Names of the checkpoints that are being copied,
@@ -52,12 +52,12 @@ class Copier(Protocol):
         ...
 
     def yield_space(self) -> None:
-        """Protect none of them until the next save, because the space is needed."""
+        """Protect no checkpoint until the next save, because the disk space is needed."""
         ...
 
 
 class NoCopier:
-    """Nothing is copied."""
+    """The copier of a run without mirrors."""
 
     def protected_names(self) -> Collection[str]:
         return ()
@@ -67,7 +67,7 @@ class NoCopier:
 
 
 class CheckpointWriter:
-    """The owner's side of a store. Its threads write one after another."""
+    """The writing part of a store, for the owner of the run. Threads write one after another."""
 
     def __init__(
         self,
@@ -123,15 +123,17 @@ class CheckpointWriter:
             )
 
     def set_remote_facts(self, elsewhere: claiming.RemoteFacts) -> None:
-        """Note, before the claim, the facts about the run from other places."""
+        """Set, before the claim, the facts about the run that its mirrors have."""
         self._elsewhere = elsewhere
 
     def set_copier(self, copies: Copier) -> None:
-        """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
+        """Use `copies` from now on: prune no checkpoint that it needs, as long as there is
+        space.
+        """
         self.copies = copies
 
     def protect(self, name: CheckpointName | None) -> None:
-        """Keep the checkpoint `name`, whatever the rule, until this is called again."""
+        """Keep the checkpoint `name`, whatever the rule, until another one is protected."""
         self.protected = () if name is None else (str(name),)
 
     def close(self) -> None:
@@ -181,7 +183,7 @@ class CheckpointWriter:
         return partial
 
     def continue_after(self, before: CheckpointName | None) -> None:
-        """Let the next checkpoint follow `before`; those after it are ignored."""
+        """Let the next checkpoint follow `before`; later checkpoints than `before` are ignored."""
         self.parent = None if before is None else str(before)
 
     def discard_partial(self, partial: Path) -> None:
@@ -225,7 +227,7 @@ class CheckpointWriter:
         leaves: dict[str, LeafEntry],
         body: Any,
     ) -> Manifest:
-        """The manifest of the checkpoint."""
+        """Return the manifest of the checkpoint `name`."""
         attempt = self.claim()
         best = self.own_best_rule()
         return Manifest(
@@ -288,7 +290,7 @@ class CheckpointWriter:
 
     @contextmanager
     def warn_if_prune_fails(self) -> Iterator[None]:
-        """Warn, instead of failing, if older checkpoints cannot be removed: the new one is
+        """Warn, instead of raising, if older checkpoints cannot be removed: the new one is
         committed.
 
         A file that was damaged after it was read is written anew by the next save. An older
@@ -314,8 +316,8 @@ class CheckpointWriter:
             self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
 
     def _prune_past_damage(self, rule: Rule) -> list[Checkpoint]:
-        """As `prune_but`.
-        Each older checkpoint that must stay and is damaged moves to quarantine first.
+        """Prune as `prune_except` does. Move each damaged checkpoint that must stay to quarantine
+        first.
         """
         while True:
             with self._quarantine_damaged():
@@ -324,10 +326,10 @@ class CheckpointWriter:
     def prune_except(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
     ) -> list[Checkpoint]:
-        """Remove what the rule does not keep; return it.
+        """Remove and return the checkpoints that the rule does not keep, except those in `spared`.
 
         Raises:
-            Abandoned: at most `leave()` checkpoints would be removed; nothing was.
+            SaveAbandoned: at most `leave()` checkpoints would be removed; none was.
         """
         if self.attempt is None and not pruning.prunable_checkpoints(self.index, rule, spared):
             return []

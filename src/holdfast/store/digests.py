@@ -1,7 +1,7 @@
 """Digests: xxh3_128 finds damage. In signed checkpoints SHA-256 stands in its place, which also
 finds manipulation.
 
-A digest tells by its length which it is: 32 or 64 hex digits.
+The length of a digest shows its algorithm: 32 or 64 hex digits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEX = {XXH3: re.compile(r"[0-9a-f]{32}"), SHA256: re.compile(r"[0-9a-f]{64}")}
 
 
 def kind_of(digest: str) -> str:
-    """Return which kind of digest this is."""
+    """Return the algorithm of a digest, by its length."""
     return SHA256 if len(digest) == 64 else XXH3
 
 

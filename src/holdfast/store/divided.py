@@ -1,5 +1,5 @@
-"""Divided: a big leaf that changes only in part is saved in pieces, so that unchanged pieces keep
-their files.
+"""Dividing big leaves: a leaf that changes only in part is saved in pieces, so that unchanged
+pieces keep their files.
 
 A leaf is divided once a save finds that most of its bytes did not change. From then on each piece
 is digested before a save. Changed pieces go into a new file; the other files are linked. A linked
@@ -41,7 +41,7 @@ _KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
 
 
 class PieceKey(NamedTuple):
-    """The parts of a piece's key: the write that it comes from, its index, and its leaf."""
+    """A parsed key of a piece: the write that it comes from, its index, and its leaf."""
 
     number: int
     piece: int
@@ -57,7 +57,7 @@ def parse_key(key: str) -> PieceKey | None:
 
 
 def newest_pieces(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
-    """For each divided leaf, the keys of its pieces by index. If a piece was written again, only
+    """Map each divided leaf to the keys of its pieces, by index. If a piece was written again, only
     the newest counts.
     """
     found: dict[str, dict[int, PieceKey]] = {}
@@ -80,8 +80,8 @@ def leaf_keys(entries: Iterable[str]) -> dict[str, None]:
 
 
 def replaced_pieces(entries: Mapping[str, LeafEntry], folder: Path) -> list[StoredLeaf]:
-    """Old versions of pieces that were written again later,
-    in the files of the directory `folder`.
+    """Return old versions of pieces that were written again later, in the files of the directory
+    `folder`.
     """
     keys = [key for key in entries if key[:1] == "@" and parse_key(key) is not None]
     held = {key for pieces in newest_pieces(keys).values() for key in pieces.values()}
@@ -89,8 +89,8 @@ def replaced_pieces(entries: Mapping[str, LeafEntry], folder: Path) -> list[Stor
 
 
 def nonfinite_leaves(entries: Mapping[str, LeafEntry]) -> list[str]:
-    """Keys of the leaves of one process in which a number is not finite.
-    Old versions of pieces do not count.
+    """Return the keys of one process's leaves in which a number is not finite. Old versions of
+    pieces do not count.
     """
     found = [key for key, leaf in entries.items() if leaf.finite is False]
     pieces = newest_pieces(entries) if any(key[:1] == "@" for key in found) else {}
@@ -108,8 +108,8 @@ def large_leaves(leaves: Mapping[str, Block]) -> list[str]:
 
 
 def piece_grid(shape: Sequence[int], itemsize: int) -> list[Box]:
-    """The pieces of a leaf in memory order, each contiguous.
-    Empty if the leaf cannot be divided in this way.
+    """Return the pieces of a leaf in memory order, each contiguous; none if the leaf cannot be
+    divided in this way.
     """
     target = max(PIECE_BYTES, -(-math.prod(shape) * itemsize // MOST_PIECES))
     axis = 0
@@ -132,7 +132,7 @@ def piece_grid(shape: Sequence[int], itemsize: int) -> list[Box]:
 
 
 def split_block(block: Block) -> list[Block]:
-    """Views of the leaf's pieces in the same memory; empty if the leaf is not divided."""
+    """Return views of the leaf's pieces in the same memory; none if the leaf is not divided."""
     itemsize = ITEMSIZE.get(block.dtype)
     if (
         not isinstance(block.data, memoryview)
@@ -176,8 +176,8 @@ class Division(NamedTuple):
 
 
 class _DivisionPause(NamedTuple):
-    """A leaf that is left whole for some saves before the next try to divide it;
-    each wait is twice as long.
+    """How many saves a leaf stays whole before the next try to divide it; each pause is twice as
+    long.
     """
 
     saves: int
@@ -207,8 +207,8 @@ class LeafDivider:
         whole: Whole,
         taken: Collection[str] = (),
     ) -> dict[str, Division]:
-        """Divide those of `leaves` for which that saves writing;
-        no new file gets a name in `taken`.
+        """Decide which of `leaves` are divided because that saves writing. No new file gets a name
+        in `taken`.
         """
         known = newest_pieces(lineage.leaves)
         partly = [
@@ -281,8 +281,8 @@ def _plan_division(
     whole: Whole,
     most_files: int,
 ) -> Division | None:
-    """Which pieces of one leaf are written and linked;
-    None if so much changed that writing it whole is better.
+    """Return which pieces of one leaf are written and linked; None if so much changed that writing
+    it whole is better.
     """
     fits = len(known) == len(parts) and all(
         has_same_description(parts[index], lineage.leaves[key]) for index, key in known.items()
@@ -319,7 +319,7 @@ def _plan_division(
 def _unchanged_pieces(
     parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage
 ) -> set[int]:
-    """Indexes of the pieces that are the same as in the last checkpoint."""
+    """Return the indexes of pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
     asked = [
         i
@@ -337,8 +337,8 @@ def _unchanged_pieces(
 def _pieces_to_rewrite(
     held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int
 ) -> list[int]:
-    """Indexes of unchanged pieces to write again, so that files can go: at most a share of the
-    leaf in each save.
+    """Return indexes of unchanged pieces to write again, so that files can go: at most a share of
+    the leaf in each save.
     """
     sizes = sorted(
         (sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held
@@ -361,7 +361,7 @@ def _pieces_to_rewrite(
 
 
 def _piece_shards(first: PieceKey, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
-    """Files for the pieces to write: one file, unless there are many bytes."""
+    """Return the files for the pieces to write: one file, unless there are many bytes."""
     most = max(SHARD_BYTES, size // 16)
     packs: list[list[str]] = []
     room = 0

@@ -1,4 +1,4 @@
-"""Files: files of a checkpoint that are not shards, with any content. Such a file's digest is
+"""Files of a checkpoint that are not shards, with any content. The digest of such a file is
 computed over blocks.
 """
 
@@ -50,8 +50,8 @@ def make_durable(path: Path, kind: str) -> dict[str, FileEntry]:
 
 
 def is_unchanged(path: Path, file: FileEntry, *, cold: bool) -> bool:
-    """Whether the bytes are those that were committed.
-    With `cold`, read them from the medium and not the cache.
+    """Return whether the file has the bytes that were committed. With `cold`, read them from the
+    medium and not the cache.
     """
     return source.retry_from_medium(
         path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool

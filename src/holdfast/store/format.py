@@ -145,7 +145,9 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def signer(self) -> str | None:
-        """The fingerprint of the key that is said to have signed it; None: it is not signed."""
+        """The fingerprint of the key that the manifest names as its signer; None if it is not
+        signed.
+        """
         return Key(bytes.fromhex(self.key)).fingerprint if self.key else None
 
     @property
@@ -244,7 +246,7 @@ def require_small_tree(text: bytes) -> None:
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
     """Return one line for each field; in `files` and `leaves`, one for each entry. Texts for users
-    are made `legible`.
+    are made `legible` first.
 
     Raises:
         UsageError: a name in the tree is not Unicode text.
@@ -323,8 +325,8 @@ def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
 
 
 def _verified_fields(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str]:
-    """Check the digest, and with `key` the signature;
-    return the fields as JSON, and the key that is said to sign.
+    """Check the digest, and with `key` the signature. Return the fields as JSON, and the key that
+    the manifest names.
     """
     head = _HEAD.match(data)
     if head is None:
@@ -349,8 +351,7 @@ def require_version(version: str, where: object) -> None:
     """Require a format version that this library reads.
 
     Raises:
-        StoreError: this library does not read that version. What it does not know it does not take
-            for damaged.
+        StoreError: this library does not read that version, and so cannot say that it is damaged.
     """
     if version not in (str(VERSION), str(NEWEST)):
         raise StoreError(
@@ -389,8 +390,8 @@ def decode_run(data: bytes, where: object, advice: str) -> str:
 
 
 def _with_signer(head: AnyHead, signer: str, size: int) -> AnyHead:
-    """Return the manifest with its size, and the key that its first line names; no field of its
-    own may say these.
+    """Return the manifest with its size and the key that its first line names. Its own fields must
+    contain neither.
     """
     if head.key or head.own_bytes:
         raise msgspec.DecodeError("its fields name a key or a size")

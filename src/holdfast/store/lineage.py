@@ -62,8 +62,8 @@ class Lineage(NamedTuple):
     def unchanged(
         self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})
     ) -> set[str]:
-        """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates
-        are compared.
+        """Return the keys of leaves whose bytes are the same as in this checkpoint. Only probable
+        candidates are compared.
 
         `digests`: those that were computed already, by key.
         """
@@ -90,14 +90,16 @@ class Lineage(NamedTuple):
     def links_of_unchanged(
         self, unchanged: Collection[str], whole: Whole, now_s: float
     ) -> list[LinkedShard]:
-        """The shards of which every leaf is unchanged, except those that must be written anew."""
+        """Return the shards of which every leaf is unchanged, except those that must be written
+        anew.
+        """
         found = self.links_named((leaf.shard for leaf in self.leaves.values()), whole, now_s)
         large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
         return [link for link in large if all(key in unchanged for key in link.leaves)]
 
     def links_named(self, names: Iterable[str], whole: Whole, now_s: float) -> list[LinkedShard]:
-        """The files with these names and all their leaves,
-        except files that must be written anew.
+        """Return links to the files with these names and all their leaves, except files that must
+        be written anew.
         """
         members: dict[str, dict[str, LeafEntry]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
@@ -116,7 +118,9 @@ class Lineage(NamedTuple):
         files: Mapping[str, FileEntry],
         leaves: Mapping[str, LeafEntry],
     ) -> Lineage:
-        """The lineage after a checkpoint with these files and leaves was committed at `path`."""
+        """Return the lineage after a checkpoint with these files and leaves was committed at
+        `path`.
+        """
         steady = (
             key
             for key, leaf in leaves.items()
@@ -125,8 +129,8 @@ class Lineage(NamedTuple):
         return Lineage(path, created, files, leaves, frozenset(steady))
 
     def with_samples(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
-        """The lineage with samples of the leaves that were written;
-        the other samples are taken from `before`.
+        """Return this lineage with samples of the leaves that were written; the other samples are
+        taken from `before`.
         """
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
@@ -152,7 +156,7 @@ def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, by
 
 
 def has_same_description(block: Block, leaf: LeafEntry) -> bool:
-    """Whether both have the same kind, dtype, shape and attributes."""
+    """Return whether a block and a stored leaf have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
         and (block.kind, block.dtype, tuple(block.shape)) == (leaf.kind, leaf.dtype, leaf.shape)
@@ -166,8 +170,8 @@ def _has_same_bytes(leaf: LeafEntry, old: LeafEntry) -> bool:
 
 
 def digest_all(views: Sequence[Data], kind: str = XXH3) -> list[str]:
-    """Return the digest of each, with one thread per core. A thread's share is contiguous: small
-    leaves need that.
+    """Return the digest of each view, computed with one thread per core. A thread's share is
+    contiguous: small leaves need that.
     """
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):

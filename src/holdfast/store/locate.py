@@ -181,7 +181,8 @@ def parse_step(text: str) -> int | str:
 
 
 def run_directory_of(place: Location) -> Path:
-    """Return the run's directory around `place`, for commands that change something there.
+    """Return the directory of the run that contains `place`, for commands that change something
+    there.
 
     Raises:
         UsageError: there is none, because `place` is a copy of checkpoints only, or a mirror.
@@ -214,8 +215,8 @@ def unreadable_reason(checkpoint: Checkpoint) -> str | None:
 
 
 def retry_if_removed(look: Callable[[], T]) -> T:
-    """Return the result of `look`.
-    Call it again if a checkpoint was removed between listing and reading.
+    """Return the result of `look`; call it again if a checkpoint was removed between listing and
+    reading.
     """
     for _ in range(_ROUNDS - 1):
         try:
@@ -233,8 +234,8 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether `path` is a run. A copied run may lack journals,
-    a new one checkpoints. Others use such names.
+    """Return whether `path` is a run. A copied run may lack journals, a new one checkpoints; other
+    programs use such names, too.
     """
     inside = path / "checkpoints"
     began = scan.is_file(path / "run.json") and (
@@ -249,8 +250,8 @@ def _run_around(folder: Path) -> Path | None:
 
 
 def _is_holdfast_manifest(manifest: Path) -> bool:
-    """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have
-    files of that name.
+    """Return whether `manifest` is a checkpoint's manifest, perhaps a damaged one; other programs
+    have files of that name.
     """
     if not scan.is_file(manifest):
         return False

@@ -1,5 +1,5 @@
-"""Parts: in each part one rank lists what it wrote of a checkpoint. This module finds which rank
-has which leaf.
+"""Parts: each part lists what one rank wrote of a checkpoint. This module finds which rank has
+which leaf.
 
 Common leaves, which are equal on all ranks, have their own key in the part of the rank that wrote
 them. So have rank 0's own leaves. Another rank's own leaves, and all pieces of divided leaves, have

@@ -18,8 +18,8 @@ _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a proce
 
 
 def pinned_names(root: Path) -> set[str]:
-    """Names of the checkpoints pinned in the run at `root`.
-    Some of these checkpoints may no longer exist.
+    """Return the names of checkpoints pinned in the run at `root`. Some of them may no longer
+    exist.
     """
     return {path.name for path in scan.glob(root, "pins/step-*")}
 
@@ -55,7 +55,7 @@ def unpin(root: Path, name: str) -> None:
 
 
 def _copy_shared_files(pins: Path, checkpoint: Checkpoint) -> None:
-    """Write the files that it shares with other checkpoints anew."""
+    """Give the checkpoint its own copies of the files that it shares with other checkpoints."""
     manifest = checkpoint.manifest
     for left in scan.glob(pins, ".*.part"):
         if time.time() - left.lstat().st_mtime > _STALE_S:

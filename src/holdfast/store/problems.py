@@ -1,4 +1,4 @@
-"""Problems: which bytes of a checkpoint's files differ from what was committed."""
+"""Problems: the bytes of a checkpoint's files that differ from what was committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole_file_problem(path: Path, error: Damaged) -> Problem:
 
 
 class FileListing(Protocol):
-    """Files of a checkpoint and the leaves in them: a manifest, or what is known of one."""
+    """Files of a checkpoint and the leaves in them: a manifest, or a part of its content."""
 
     @property
     def files(self) -> Mapping[str, FileEntry]: ...
@@ -47,7 +47,7 @@ class FileListing(Protocol):
 
 
 def name_problems(folder: Path, head: Head) -> Iterator[Problem]:
-    """Compare the directory's name with the manifest."""
+    """Yield a problem if the directory's name contradicts the manifest."""
     if format.parse_name(folder.name) not in (None, head.name):
         yield Problem(
             folder, 0, 0, f"the directory's name is not its checkpoint's, which is {head.name}"
@@ -62,7 +62,9 @@ def file_problems(
     *,
     cold: bool,
 ) -> Iterator[Problem]:
-    """Read every byte of the files in `folder`; with `only`, of the files with these names."""
+    """Read every byte of the files in `folder`, with `only` of the files with these names; yield
+    the problems.
+    """
     names = [name for name in listed.files if only is None or name in only]
     for name in names if cold else ():
         source.drop_cache(folder / name)
@@ -85,8 +87,8 @@ def file_problems(
 def layout_problems(
     folder: Path, listed: FileListing, names: Collection[str], *, cold: bool = False
 ) -> Iterator[Problem]:
-    """Compare the sizes and headers of these files with the manifest.
-    Files that are not shards are read whole.
+    """Compare the sizes and headers of these files with the manifest; read files that are not
+    shards whole. Yield the problems.
     """
     leaves: dict[str, list[LeafEntry]] = {name: [] for name in names}
     for leaf in listed.leaves.values():
@@ -109,8 +111,8 @@ def layout_problems(
 
 
 def _header_problems(path: Path, file: FileEntry, leaves: list[LeafEntry]) -> Iterator[Problem]:
-    """Check a header:
-    it is right iff its digest and the leaves' recorded digests give the file's digest.
+    """Yield a problem unless the header's digest and the leaves' recorded digests give the file's
+    digest.
     """
     begin = leaves[0].offset
     ends = [begin, *(leaf.offset + leaf.size_bytes for leaf in leaves)]

@@ -22,9 +22,7 @@ PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
 
 class DamagedSince(Damaged):
-    """A file was sound when it was read back,
-    and is damaged now. It was linked some time after that read.
-    """
+    """A file was sound when it was read back and was linked later, and is damaged now."""
 
 
 class DamagedBefore(Damaged):
@@ -38,15 +36,15 @@ class DamagedBefore(Damaged):
 def prunable_checkpoints(
     index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()
 ) -> list[Checkpoint]:
-    """Return the checkpoints that `rule` does not keep,
-    oldest first; it never includes those that are `spared`.
-    """
+    """Return the checkpoints that `rule` does not keep, oldest first, except those in `spared`."""
     facts = index.facts()
     kept = retention.keep(facts, rule).union(spared)
     return [index.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
 class PruningPlan(NamedTuple):
+    """Which checkpoints a prune removes, and which it must read back first."""
+
     doomed: list[Checkpoint]
     # they remain, and are read back before others are removed; without the next
     needed: list[Checkpoint]
@@ -122,7 +120,7 @@ def verify_finite(
 
 
 def _read_groups(files: Mapping[str, FileEntry], read: Collection[str]) -> list[set[str]]:
-    """Names of the files that were not `read`, in groups of about `PART_BYTES`."""
+    """Return the names of files that are not in `read` yet, in groups of about `PART_BYTES`."""
     parts: list[set[str]] = [set()]
     size = 0
     for name, file in files.items():

@@ -63,8 +63,8 @@ def read_leaves(wanted: Sequence[Wanted]) -> None:
 def find_damaged(
     stored: Sequence[StoredBytes], *, cold: bool, before_each: Hook = nothing
 ) -> Iterator[StoredBytes]:
-    """Yield those whose bytes differ from what was committed, in the given order; with `cold`, on
-    the medium.
+    """Yield the leaves whose bytes differ from what was committed, in the given order; with `cold`,
+    on the medium.
 
     `before_each` is called before each piece of a file; what it raises ends this.
     """
@@ -78,8 +78,8 @@ def find_damaged(
 def _read_errors(
     wanted: Sequence[Wanted], *, cold: bool, before_each: Hook = nothing
 ) -> dict[int, str]:
-    """Read each once; return the errors by index. With `cold`, read from the medium and not the
-    cache, if possible.
+    """Read each leaf once; return the errors by index. With `cold`, read from the medium and not
+    the cache, if possible.
     """
     leaves = [_LeafRead(stored, data) for stored, data in wanted]
     todo = list(_file_ranges(leaves))
@@ -89,9 +89,7 @@ def _read_errors(
 
 
 class _LeafRead:
-    """A leaf that is being read. Its bytes are digested in order,
-    whichever thread has read them.
-    """
+    """A leaf that is being read. Its bytes are digested in order, whichever threads read them."""
 
     __slots__ = ("data", "digested", "hasher", "kind", "offset", "path", "size", "stored", "wrong")
 
@@ -139,7 +137,7 @@ _Part = tuple[_LeafRead, int, int]  # of a leaf: the bytes from the first to the
 
 
 class _FileRange:
-    """Bytes of one file that are read at once, and the leaves that they belong to."""
+    """A range of one file that is read at once, and the leaves to which its bytes belong."""
 
     __slots__ = ("offset", "parts", "path", "size")
 
@@ -150,8 +148,8 @@ class _FileRange:
 
 
 def _file_ranges(leaves: Sequence[_LeafRead]) -> Iterator[_FileRange]:
-    """The contiguous ranges of the files, in order.
-    Only a leaf that needs more than one is divided.
+    """Yield the contiguous ranges of the files, in order. A leaf is divided only if it needs more
+    than one.
     """
     files: dict[Path, list[_LeafRead]] = {}
     for leaf in leaves:
@@ -177,8 +175,8 @@ def _file_ranges(leaves: Sequence[_LeafRead]) -> Iterator[_FileRange]:
 
 
 class _ParallelRead:
-    """Pieces that are being read. They are begun in order: no thread waits for a piece that no
-    thread has begun.
+    """Reads file ranges in several threads. Ranges begin in order: no thread waits for a range that
+    no thread has begun.
     """
 
     def __init__(self, pieces: Sequence[_FileRange], before_each: Hook, *, cold: bool) -> None:
@@ -235,7 +233,7 @@ class _ParallelRead:
         return None if self._stopped else next(self._todo, None)
 
     def _open_file(self, piece: _FileRange) -> FileReader | None:
-        """Return the piece's open file; None if the reading has ended."""
+        """Return the open file of this range; None if the reading has ended."""
         if self._first.setdefault(piece.path, piece) is piece:
             self._files[piece.path] = FileReader(
                 piece.path, cold=self._cold, large=piece.path in self._large

@@ -1,5 +1,5 @@
-"""Refusal: an error of the file system as one of Holdfast's errors:
-what failed, where, and what to do next.
+"""Converts an error of the file system into one of Holdfast's errors: what failed, where, and what
+to do next.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def disk_error(root: Path, what: str, error: OSError) -> StoreError:
 
 
 class BlockedDirectory(NamedTuple):
-    """A directory from which this user may not move or remove files, and the repair."""
+    """Why this user may not move or remove files in a directory, and what to do about it."""
 
     what: str
     todo: str
@@ -82,8 +82,8 @@ def find_block(path: Path) -> BlockedDirectory | None:
     """Return why this user may not move `path` out of its directory, as a claim, a commit or a
     prune does.
 
-    The mode of the directory says so, not that of the file. A directory that is moved must be
-    writable itself.
+    The mode of the parent directory decides that, not the mode of the file. A directory that is
+    moved must be writable itself.
     """
     folder = path.parent
     facts, own = _stat(folder), _stat(path)

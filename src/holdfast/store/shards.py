@@ -105,8 +105,8 @@ def _pack(
 
 
 def _tensor_names(pack: list[tuple[str, str]]) -> list[str]:
-    """Return the tensor names of one file. Groups with one stem may repeat a name; safetensors
-    reserves another.
+    """Return the tensor names of one file, each unique. Groups with one stem may repeat a name;
+    safetensors reserves another.
     """
     seen: set[str] = set()
     names = []
@@ -184,11 +184,13 @@ class StagedState(NamedTuple):
 
 
 class SaveAbandoned(Exception):
-    """A save that ended early because another one waits; the store is unchanged."""
+    """Ends a save early because another save waits; the store is unchanged."""
 
 
 class StaleLink(SaveAbandoned):
-    """A file to link from the last checkpoint is missing, or differs from what was committed."""
+    """Ends a save because a file to link from the last checkpoint is missing, or differs from what
+    was committed.
+    """
 
 
 class WrittenShard(NamedTuple):
@@ -287,8 +289,8 @@ def copy_file(source: Path, target: Path, link: LinkedShard) -> None:
 
 
 class _FileItems:
-    """A file's bytes as items. They are read, not mapped:
-    from a map, a medium that fails would end the process.
+    """A file's bytes as `LeafItems`. They are read, not mapped: if the medium fails, reading a map
+    would end the process.
     """
 
     itemsize = 1

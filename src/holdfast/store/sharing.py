@@ -38,7 +38,9 @@ Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
 class UnchangedLeaves(NamedTuple):
-    """The part of a state that is unchanged since the last checkpoint."""
+    """The leaves of a state that are unchanged since the last checkpoint, and the files that can be
+    linked for them.
+    """
 
     leaves: set[str]
     links: list[LinkedShard]  # files of which every leaf is unchanged
@@ -68,8 +70,8 @@ class _LinkedFiles(NamedTuple):
 class FileLinker:
     """Links files of the last checkpoint into the next one of the run.
 
-    With several ranks each has its own, for the files that it wrote itself; the other ranks need no
-    notice.
+    With several ranks each has its own linker for the files that it wrote itself. Ranks exchange no
+    messages about links.
     """
 
     def __init__(self, index: CheckpointIndex, whole: Whole, ranks: Ranks = ALONE) -> None:
@@ -88,7 +90,7 @@ class FileLinker:
         parent: str | None,
         digests: Mapping[str, str] = MappingProxyType({}),
     ) -> UnchangedLeaves:
-        """Find the leaves that the checkpoint `parent` has already, as written by this rank.
+        """Find the leaves that this rank already wrote, unchanged, for the checkpoint `parent`.
 
         `digests`: those that were computed already, by key.
         """
@@ -101,7 +103,7 @@ class FileLinker:
     def plan_divisions(
         self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]
     ) -> dict[str, Division]:
-        """Divide those of `leaves` that are written in pieces: they changed only in part since the
+        """Decide which of `leaves` are written in pieces: they changed only in part since the
         checkpoint `parent`.
 
         No new file gets a name in `taken`.
@@ -117,7 +119,7 @@ class FileLinker:
         """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another
         checkpoint.
 
-        None as well if a look at it fails: then everything is written.
+        None as well if reading it fails: then every file is written.
         """
         with suppress(OSError):
             return self._sound_lineage(parent)
@@ -148,7 +150,7 @@ class FileLinker:
             self._found = _ReadBack(checkpoint.path.name, {})
 
     def _as_own_rank(self, path: Path) -> Checkpoint:
-        """The checkpoint as this rank saved it, so that only its own files are read."""
+        """Return the checkpoint as this rank saved it, so that only its own files are read."""
         return self._index.checkpoint_at(path, rank=self._own_rank)
 
     @property
@@ -156,7 +158,7 @@ class FileLinker:
         return None if self._ranks.alone else self._ranks.rank
 
     def links_to_read_back(self, parent: str | None) -> list[LinkedShard]:
-        """Files that the save after `parent` will probably link, and that it would have to read
+        """Return the files that the save after `parent` will probably link, and would have to read
         first.
 
         After a restart these are the files that were linked before.
@@ -189,8 +191,8 @@ class FileLinker:
         return None
 
     def known_lineage(self, checkpoint: Checkpoint) -> Lineage | None:
-        """The lineage, if `checkpoint` is the last one,
-        as this rank sees it: it has only what this rank wrote.
+        """Return the lineage if `checkpoint` is the last one, as this rank sees it: with only what
+        this rank wrote.
         """
         lineage, mine = self.lineage, checkpoint.rank == self._own_rank
         return lineage if mine and lineage is not None and lineage.path == checkpoint.path else None
@@ -307,8 +309,8 @@ class FileLinker:
     def files_read_back(
         self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None
     ) -> Collection[str]:
-        """Names of files that need no read-back before `doomed` are removed; None: it is unknown
-        what will be removed.
+        """Return names of files that need no read-back before `doomed` are removed; None: it is
+        unknown what will be removed.
 
         These are files that were read when they were linked. Files read earlier are included if all
         of the doomed share them: then removing the doomed loses no other copy.
@@ -322,7 +324,9 @@ class FileLinker:
         )
 
     def files_read_early(self, checkpoint: Checkpoint) -> Collection[str]:
-        """Names of its files that were read from the medium some time before they were linked."""
+        """Return names of its files that were read from the medium some time before they were
+        linked.
+        """
         return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
 
     def set_last_checkpoint(
@@ -362,7 +366,7 @@ class FileLinker:
         self.keep_samples(samples_of(leaves, written), before)
 
     def forget_last_checkpoint(self) -> None:
-        """Let the next save look up the last checkpoint again."""
+        """Let the next save read again which checkpoint is the last."""
         self.lineage = None
 
     def stop_linking_from(self, name: str | None) -> None:

@@ -32,9 +32,10 @@ _mincore = ctypes.CDLL(None).mincore
 
 @contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """Raise an OSError as Unreadable, unless the file is missing, or is another kind of file.
+    """Raise an OSError in the block as Unreadable, unless the file is missing or is of another
+    kind.
 
-    Libraries that read through us take an OSError for damage.
+    Libraries that read through this module would report an OSError as damage.
     """
     try:
         yield
@@ -71,10 +72,11 @@ class FileReader:
             os.close(descriptor)
 
     def is_uncached(self, offset: int, size: int) -> bool:
-        """Whether these are many bytes, most of them not in the page cache, to judge by a few of
-        their pages.
+        """Return whether this is a large range that is mostly not in the page cache, judged by a
+        few of its pages.
 
-        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would also
+        Asking for each page would take a tenth of the time of a read. A read with RWF_NOWAIT would
+        also
         show it, but makes the kernel read ahead what we are about to read past the cache.
         """
         if size < DIRECT_BYTES or offset + size > self._mapped:
@@ -83,7 +85,7 @@ class FileReader:
         return 2 * sum(map(self._is_cached, looks)) < _LOOKS
 
     def _is_cached(self, offset: int) -> bool:
-        """Whether the page is in the page cache, or nobody knows."""
+        """Return whether the page is in the page cache; true if the system cannot tell."""
         resident = ctypes.c_ubyte()
         place = ctypes.c_void_p(self._address + offset // PAGE * PAGE)
         return (
@@ -103,7 +105,9 @@ class FileReader:
         return offset
 
     def read_direct(self, block: memoryview, offset: int) -> int:
-        """Read past the cache while that is possible. `block` and `offset` are whole pages."""
+        """Read past the page cache, as far as that is possible. `block` and `offset` are whole
+        pages.
+        """
         direct, done = self.direct, 0
         try:
             with name_file_in_errors(self._path):
@@ -120,7 +124,7 @@ class FileReader:
 
 @contextmanager
 def name_file_in_errors(path: Path) -> Iterator[None]:
-    """Let an OSError in the block name the file: that of a descriptor does not."""
+    """Let an OSError in the block name the file: an error of a descriptor does not."""
     try:
         yield
     except OSError as error:
@@ -215,7 +219,7 @@ def drop_cache(path: Path) -> None:
 def retry_from_medium(
     path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True
 ) -> T:
-    """Return the result of `look`. If it is damage, drop the page cache and look again."""
+    """Return the result of `look`. If it raises Damaged, drop the page cache and call it again."""
     with suppress(Damaged):
         found = look()
         if accept(found):

@@ -206,7 +206,7 @@ class Store(CheckpointWriter):
         state.
 
         Without an arena nothing is copied: the state must not change until `commit` has returned.
-        `weights`: ids of the leaves that the save looks at, whether their numbers are finite.
+        `weights`: ids of the leaves in which the save checks that all numbers are finite.
         """
         staged = self.lay_out(state, arena, weights)
         if staged.snapshot is not None:
@@ -216,8 +216,8 @@ class Store(CheckpointWriter):
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
     ) -> StagedState:
-        """As `stage`, but the caller copies the snapshot into the arena later.
-        `commit` waits for that.
+        """Lay out `state` as `stage` does, but let the caller copy the snapshot into the arena
+        later. `commit` waits for that.
         """
         with without_garbage_collection():
             flat = tree.flatten(state, weights)

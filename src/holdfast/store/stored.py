@@ -19,7 +19,7 @@ from .format import LeafEntry
 
 
 class _LeafHandle:
-    """The methods that both kinds of handle have."""
+    """The methods that handles of whole and of divided leaves share."""
 
     __slots__ = ()
 
@@ -163,8 +163,8 @@ def leaves_of(stored: Any) -> list[StoredLeaf]:
 
 
 def _contiguous_pieces(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
-    """Return its pieces with their offsets in the whole leaf if each is contiguous there;
-    else None.
+    """Return the pieces with their offsets in the whole leaf if each is contiguous there; else
+    None.
     """
     places = []
     for piece in stored.pieces:
@@ -179,8 +179,8 @@ def _contiguous_pieces(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | N
 
 
 def _copy_pieces(stored: StoredPieces, data: Data) -> None:
-    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is
-    distant (not host memory).
+    """Copy the leaf into `data` piece by piece. This needs memory for one piece, and for the whole
+    leaf if the target is distant (not host memory).
     """
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:

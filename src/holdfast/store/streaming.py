@@ -55,16 +55,16 @@ def _parts_in_order(stored: Stored) -> Iterator[memoryview]:
 
 
 def _part_ranges(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of one piece that lie together in the whole leaf:
-    where, the piece's number, how many bytes.
+    """Yield the parts of one piece that are contiguous in the whole leaf: offset, number of the
+    piece, number of bytes.
     """
     for place in byte_ranges(stored.shape, stored.pieces[number].box, stored.itemsize):
         yield place.start, number, place.size
 
 
 class _PieceStream:
-    """One piece of a leaf, which is read from its beginning to its end.
-    Its file is open only during a read.
+    """Reads one piece of a leaf from its beginning to its end. Its file is open only
+    during a read.
     """
 
     def __init__(self, leaf: StoredLeaf, ahead: int) -> None:
@@ -96,7 +96,7 @@ class _PieceStream:
 
 
 def read_unverified(leaf: StoredLeaf, start: int, size: int) -> bytes:
-    """Return bytes of a leaf, which are not compared with its digest.
+    """Return bytes of a leaf without comparing them with its digest.
 
     Raises:
         Damaged: the file ends before them.
@@ -116,7 +116,7 @@ def read_unverified(leaf: StoredLeaf, start: int, size: int) -> bytes:
 
 
 class RandomAccess:
-    """Bytes of a leaf in any order. A few chunks of it are kept in memory."""
+    """Reads bytes of a leaf in any order. A few chunks of it are kept in memory."""
 
     def __init__(self, leaf: StoredLeaf) -> None:
         self._leaf = leaf
