@@ -50,8 +50,8 @@ def digest_on_call(batch: Any) -> Callable[[], str | None]:
 
 
 def _copy_of_immutables(batch: Any) -> Any:
-    """Return a copy of the containers in `batch` if they hold only JAX's arrays,
-    numbers and text; else None.
+    """Return a copy of the containers in `batch` if they hold only JAX's arrays, numbers and text;
+    else None.
     """
     kind = type(batch)
     if kind.__module__.partition(".")[0] in _IMMUTABLE or kind in (int, float, str, bool):

@@ -16,8 +16,8 @@ LoaderFacts = Mapping[str, Any]  # what decides the order and the batches of a l
 
 
 class StoredPosition(dict[str, Any]):
-    """A position from a checkpoint, and so are its members. A key that is missing was never
-    written by its feed.
+    """A position read from a checkpoint. Reading a missing key raises OtherFeedKind: another kind
+    of feed has written the position.
     """
 
     @classmethod
@@ -33,9 +33,7 @@ class StoredPosition(dict[str, Any]):
 
 
 class OtherFeedKind(Mismatch):
-    """A position is that of another kind of feed:
-    nothing of it can be used, and nothing is damaged.
-    """
+    """A position belongs to another kind of feed: it cannot be used, and nothing is damaged."""
 
 
 def _as_stored(value: Any) -> Any:
@@ -45,7 +43,7 @@ def _as_stored(value: Any) -> Any:
 
 
 def to_plain_dicts(position: Any) -> Any:
-    """Return it as plain dicts: a feed may save the stored position that it was given."""
+    """Return a position as plain dicts: a feed may save the stored position that it was given."""
     if type(position) in (dict, StoredPosition):
         return {key: to_plain_dicts(value) for key, value in position.items()}
     return [*map(to_plain_dicts, position)] if type(position) is list else position
@@ -68,7 +66,7 @@ def loader_facts(loader: Any, sized: Any = None) -> dict[str, Any]:
 
 
 def known_length(loader: Any) -> int | None:
-    """len(loader), or None if it is endless or of unknown length."""
+    """Return len(loader), or None if it is endless or of unknown length."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
@@ -76,12 +74,12 @@ def known_length(loader: Any) -> int | None:
 
 
 def batches_before(position: FeedPosition | None, epoch: int) -> int:
-    """Number of batches of `epoch` before `position`."""
+    """Return the number of batches of `epoch` before `position`."""
     return int(position["batches"]) if position is not None and position["epoch"] == epoch else 0
 
 
 class Feed:
-    """How a loop walks one loader."""
+    """Walks one loader for a run: opens it at a position, and returns positions."""
 
     replays = False  # whether a resume reads the consumed batches again
     # class or generator's code that promises no replay, or an `Unproven`; None: any place resumes
@@ -93,19 +91,20 @@ class Feed:
 
     @property
     def unrestorable_part(self) -> str:
-        """The part of the loader that continues from epoch to epoch and cannot be restored;
+        """Return the part of the loader that continues from epoch to epoch and cannot be restored;
         empty if there is none.
         """
         return ""
 
     @property
     def can_save_here(self) -> bool:
-        """Whether the state may be saved after the last batch that was handed out."""
+        """Return whether the state may be saved after the last batch that was handed out."""
         return True
 
     @abstractmethod
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
-        """Batches of `epoch` from `position`, which position() returned, or from its start.
+        """Return the batches of `epoch` from `position`, which position() returned, or from the
+        epoch's start.
 
         The loader's iterator exists, and what has to be skipped has been, when this returns. A
         position of an earlier epoch carries over what the loader itself takes from epoch to epoch,
@@ -113,30 +112,30 @@ class Feed:
         """
 
     def open_and_skip(self, epoch: int, skipped: int) -> Iterator[Any]:
-        """Batches of a new pass without its first ones; used if no position can be restored.
-        open() may have failed.
+        """Return the batches of a new pass without the first `skipped` ones; used if no position
+        can be restored. open() may have failed.
         """
         batches = self.open(epoch, None)
         next(islice(batches, skipped, skipped), None)
         return batches
 
     def position(self, consumed: int) -> FeedPosition:
-        """The position from which to resume after `consumed` batches of the epoch, including those
-        before an earlier resume.
+        """Return the position from which to resume after `consumed` batches of the epoch, including
+        those before an earlier resume.
 
         It is called after the body of that batch, and before the next batch is taken.
         """
         return {"epoch": self._epoch, "batches": consumed}
 
     def require_objects(self, objects: Iterable[object]) -> None:
-        """Check that the state has what a loop over this loader needs in it.
+        """Check that the tracked objects include what a loop over this loader needs.
 
         Raises:
             UsageError: it has not; the message says what to add.
         """
 
     def describe(self) -> LoaderFacts:
-        """Facts for the fingerprint;
-        those named in feed.MOVES decide which samples a position means.
+        """Return facts for the fingerprint; those named in feed.MOVES decide which samples a
+        position means.
         """
         return loader_facts(self._loader)

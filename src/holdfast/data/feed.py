@@ -137,8 +137,8 @@ class SequenceFeed(Feed):
         }
 
     def _sample_digests(self, first: int) -> list[list[Any]]:
-        """Return the numbers and digests of the next batches,
-        and of some that are spread over the rest.
+        """Return the numbers and digests of the next batches, and of some that are spread over the
+        rest.
         """
         count = len(self._loader)
         numbers = {

@@ -37,7 +37,7 @@ def group_batches(
 def remaining_samples(
     order: Iterable[int], group_of: Sequence[Hashable], taken: Taken
 ) -> list[int]:
-    """The samples of `order` that are in none of the batches `taken`."""
+    """Return the samples of `order` that are in none of the batches `taken`."""
     left = list(order)
     for size, number in taken:
         gone = set(chain.from_iterable(group_batches(left, group_of, size)[:number]))

@@ -1,5 +1,5 @@
-"""Memory: the attributes that an iterable changes from one pass to the next, such as a count of its
-epochs.
+"""PassMemory: the attributes that an iterable changes from one pass to the next, such as a count of
+its epochs.
 
 An attribute belongs to it if a pass was seen to change it. Its value before the pass is saved with
 a position inside, its last value with the end of one. So a new process begins a pass with what the
@@ -50,8 +50,8 @@ class PassMemory:
         self._alive = self._iterators()
 
     def values_before_pass(self) -> dict[str, Any]:
-        """Return the changing attributes as they were when the present pass began;
-        empty if passes change nothing.
+        """Return the changing attributes as they were when the present pass began; empty if passes
+        change nothing.
         """
         self._detect_changes()
         return {
@@ -60,7 +60,7 @@ class PassMemory:
         }
 
     def current_values(self) -> dict[str, Any]:
-        """Return the same attributes as they are now."""
+        """Return the changing attributes as they are now."""
         self._detect_changes()
         found = self._attributes()
         return {
@@ -69,7 +69,9 @@ class PassMemory:
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Set what before() or now() returned; containers and arrays are filled in place."""
+        """Set the attributes that values_before_pass() or current_values() returned; containers and
+        arrays are filled in place.
+        """
         found = self._attributes()
         self._changing |= stored.keys()
         for name in stored.keys() & found.keys():
@@ -139,7 +141,9 @@ class PassMemory:
 
 
 def _is_unexhausted(iterator: Any) -> bool:
-    """Whether it is certainly not exhausted: a generator, or torch's sampler iterator over one."""
+    """Return whether the iterator is certainly not exhausted: a generator, or torch's sampler
+    iterator over one.
+    """
     inner = getattr(iterator, "_sampler_iter", iterator)
     return isinstance(inner, GeneratorType) and inner.gi_frame is not None
 
@@ -154,8 +158,8 @@ def _members(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether a loader may take its batches, or their order, from it. A model has its own state,
-    and does not count.
+    """Return whether a loader may take its batches, or their order, from this object. A model has
+    its own state, and does not count.
     """
     has_state = hasattr(value, "state_dict") or hasattr(value, "__call__")  # noqa: B004  a class's, too
     return hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not has_state
@@ -217,7 +221,7 @@ def _unpack_numbers(value: Any) -> Any:
 
 
 def _fill_in_place(live: Any, value: Any) -> bool:
-    """Whether `live` could be made equal to `value` in place."""
+    """Make `live` equal to `value` in place; return whether that was possible."""
     if isinstance(live, random.Random) and isinstance(value, random.Random):
         live.setstate(value.getstate())
     elif type(live) is list and type(value) is list:

@@ -1,5 +1,5 @@
-"""The order of an epoch, computed for each place alone:
-nothing is stored or drawn, and it can start anywhere.
+"""The order of an epoch, computed for each place alone: nothing is stored, and iteration can start
+at any place.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Shuffle:
         return self.walk()
 
     def walk(self, start: int = 0) -> Iterator[int]:
-        """The order from place `start` to its end;
-        computed in blocks, if the program has imported NumPy.
+        """Return an iterator over the order from place `start` to its end, computed in blocks if
+        the program has imported NumPy.
         """
         if start < 0:
             raise IndexError(f"a walk from place {start}")
@@ -119,7 +119,7 @@ class Shuffle:
         return value
 
     def _permute_places(self, places: NDArray[np.uint64]) -> None:
-        """Replace places by their values."""
+        """Replace places in the array by their values."""
         import numpy as np
 
         length = np.uint64(self.length)
@@ -133,8 +133,8 @@ class Shuffle:
 
 
 def _is_numpy_imported() -> bool:
-    """Importing NumPy would take longer than most walks.
-    Programs that use it have imported it, as torch does.
+    """Return whether the program has imported NumPy, as torch does. Importing it would take longer
+    than most walks.
     """
     return sys.modules.get("numpy") is not None
 
@@ -183,7 +183,7 @@ def _permute_value(value: int, by: _BitPermutation) -> int:
 
 
 def _permute_array(values: NDArray[np.uint64], by: _BitPermutation) -> None:
-    """Do the same as `_mixed`, for all of them in place."""
+    """Apply `_permute_value` to all values of an array in place."""
     import numpy as np
 
     # scalars would cost twice as much a call

@@ -1,4 +1,4 @@
-"""Promises: whether a loader yields the same batches when it is read again. Only its type decides;
+"""Whether a loader is known to yield the same batches when it is read again. Only its type decides;
 no data is read.
 
 Python's own iterators repeat if the objects inside them do, for example lists. The code of a class
@@ -26,8 +26,8 @@ _REPLAY = {"torch": "holdfast.torch.loader"}
 
 
 class UnprovenCode(NamedTuple):
-    """A loader's code, or a framework,
-    that may behave differently after a resume. A drill can prove it.
+    """A loader's code, or a framework, that may behave differently after a resume. A drill can
+    prove that it does not.
     """
 
     code: str  # 32 hex digits that change with it
@@ -37,7 +37,9 @@ class UnprovenCode(NamedTuple):
 
 
 def describe_unproven(unknown: Any) -> UnprovenCode:
-    """Return it for a class, or a generator's code; a framework is one already."""
+    """Return an `UnprovenCode` for a class or a generator's code; return an `UnprovenCode`
+    unchanged.
+    """
     return (
         unknown
         if isinstance(unknown, UnprovenCode)
@@ -80,12 +82,12 @@ def roots_of(loader: Any) -> list[Any]:
 
 
 def iterator_for_check(value: Any) -> Any:
-    """Return a container's iterator for the check; nothing is read from it."""
+    """Return a container's iterator for `find_unproven`; nothing is read from it."""
     return iter(value) if type(value) in {list, tuple, range} else value
 
 
 def _inner_iterators(iterator: Any) -> Iterator[Any]:
-    """Yield the iterators that one of Python's own is made of."""
+    """Yield the iterators of which one of Python's own iterators consists."""
     for each in gc.get_referents(iterator):
         members = each if type(each) is tuple else (each,)
         yield from (member for member in members if isinstance(member, Iterator))
@@ -97,7 +99,7 @@ def code_name(kind: Any) -> str:
 
 
 def code_digest(kind: Any) -> str:
-    """Return 32 hex digits that change when the code of a class, or of a generator, does."""
+    """Return 32 hex digits that change when the code of a class or of a generator changes."""
     found = xxhash.xxh3_128()
     for part in [kind] if isinstance(kind, CodeType) else kind.__mro__[:-1]:
         _hash_code(found.update, part)

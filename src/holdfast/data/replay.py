@@ -51,12 +51,12 @@ class ReplayFeed(Feed):
         return promise.find_unproven(self._loader)
 
     def _roots(self) -> list[Any]:
-        """The objects whose attributes passes may change."""
+        """Return the objects whose attributes passes may change."""
         return promise.roots_of(self._loader)
 
     @property
     def unrestorable_part(self) -> str:
-        """The attribute of the loader with an iterator that goes on from epoch to epoch;
+        """Return the attribute of the loader with an iterator that continues from epoch to epoch;
         empty if there is none.
         """
         return (
@@ -120,12 +120,14 @@ class ReplayFeed(Feed):
             self._attributes.begin_pass()
 
     def _begin_pass(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
-        """One pass. `memory`: facts noted about it; `again`: it replays an earlier pass."""
+        """Begin one pass. `memory`: facts noted about the pass; `again`: it replays an earlier
+        pass.
+        """
         return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
-        """Facts that a replay of the pass that begins now also needs. `position`: the run's
-        position before it.
+        """Return facts that a replay of the pass that begins now also needs. `position`: the run's
+        position before the pass.
         """
         return {}
 
@@ -172,7 +174,7 @@ class ReplayFeed(Feed):
         rng.restore(now)
 
     def _find_same_pass(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
-        """Return a pass that begins like the one of `position`, and its first batch."""
+        """Return a pass that begins like the pass of `position`, and its first batch."""
         epoch = position["epoch"]
         for _ in range(1 if self._once or not self.remembers else epoch + 1):
             rng.restore(position.get("rng", {}))

@@ -31,7 +31,7 @@ class Index(int):
 
 
 def with_epoch(indices: Iterable[int], epoch: int) -> Iterator[Index]:
-    """The same indices; each knows its epoch."""
+    """Yield the same indices, each with its epoch."""
     return (Index(value, epoch) for value in indices)
 
 
@@ -95,7 +95,8 @@ class Seeded:
 
 
 class SeededBatches(Seeded):
-    """The same for a whole batch: its samples and its `collate_fn` draw from one seed in a worker.
+    """Like `Seeded` for a whole batch: its samples and its `collate_fn` draw from one seed in a
+    worker.
 
     The dataset's own batched read is used. It costs 10 microseconds a batch.
     """

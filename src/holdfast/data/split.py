@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 
 class RankSplit(NamedTuple):
-    """The part of `length` places for rank `rank` of `world`.
-    Place `p` beyond the end means place `p % length`.
+    """The places of an order of `length` samples that rank `rank` of `world` takes. Place `p`
+    beyond the end means place `p % length`.
     """
 
     length: int
@@ -27,7 +27,9 @@ class RankSplit(NamedTuple):
     drop_last: bool = False
 
     def samples_left(self, position: int = 0) -> int:
-        """Number of samples that each rank still takes when `position` places are consumed."""
+        """Return the number of samples that each rank still takes when `position` places are
+        consumed.
+        """
         left = max(0, self.length - position)
         return left // self.world if self.drop_last else -(-left // self.world)
 

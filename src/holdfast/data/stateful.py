@@ -64,7 +64,7 @@ class StatefulFeed(Feed):
         return found | self._generator_state()
 
     def _begin_pass(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
-        """One pass; `first`: the loader's first in the run."""
+        """Begin one pass; `first`: it is the loader's first pass in the run."""
         return iter(self._loader)
 
     def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
@@ -151,7 +151,7 @@ class StatefulFeed(Feed):
         )
 
     def _repeats_loaded_state(self) -> bool:
-        """Whether the first batch of a new pass is the one that followed the state that was
+        """Return whether the first batch of a new pass is the one that followed the state that was
         loaded.
         """
         loaded, after = self._loaded
@@ -191,8 +191,8 @@ class StatefulFeed(Feed):
         self._asked = True
 
     def _generator_state(self) -> dict[str, Any]:
-        """Return the torch.Generator that the user gave to the loader: it draws more from it
-        than its state records.
+        """Return the torch.Generator that the user gave to the loader: the loader draws more from
+        it than its state records.
         """
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
@@ -203,8 +203,8 @@ class StatefulFeed(Feed):
 
 
 def loses_shuffle_buffer(dataset: Any) -> bool:
-    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the
-    buffer out.
+    """Return whether `dataset` is a shuffling stream of Hugging Face's datasets: its state_dict()
+    leaves the shuffle buffer out.
 
     Source: datasets, IterableDataset.load_state_dict.
     """

@@ -22,13 +22,13 @@ from .content import CRC, ForeignContent, find_model_part
 
 
 class ForeignCheckpoint(Checkpoint):
-    """A file or a folder that another program wrote.
-    It is read when somebody asks for what is in it.
+    """A file or a folder that another program wrote, with the attributes of `Checkpoint`. Its
+    content is read on demand.
     """
 
     @cached_property
     def content(self) -> ForeignContent:
-        """What is in it.
+        """The tree and leaves of the checkpoint.
 
         Raises:
             Damaged, StoreError: as `table.read`.
@@ -68,7 +68,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def size_bytes(self) -> int:
-        """The size of its files that are there."""
+        """The size of those of its files that exist."""
         files: set[Path] = {self.path}
         with suppress(StoreError):
             files = {*self.content.files}
@@ -94,7 +94,7 @@ class ForeignCheckpoint(Checkpoint):
             raise Damaged(str(problem))
 
     def check_unread(self) -> None:
-        """All of its bytes are read by `check_layout`."""
+        """Do nothing: `check_layout` has read all bytes."""
 
     def require_whole(self) -> None:
         """Read every byte that has a checksum.
@@ -127,7 +127,7 @@ class ForeignCheckpoint(Checkpoint):
 
 
 class ForeignFolder(Location):
-    """Where checkpoints of other programs are: one, or several beside each other."""
+    """A location with checkpoints of other programs: one, or several beside each other."""
 
     def foreign(self) -> list[ForeignCheckpoint]:
         """The checkpoints by step; those without a known step come first, by time."""
@@ -160,14 +160,14 @@ def _sort_key(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
 
 
 def checkpoints_inside(folder: Path) -> list[Path]:
-    """The checkpoints of other programs in a folder."""
+    """Return the checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
     return [*filter(_looks_like_checkpoint, paths)]
 
 
 def _looks_like_checkpoint(path: Path) -> bool:
-    """Whether name and content say so.
-    A neighbouring folder that is too large or unreadable does not count.
+    """Return whether the name and the content are those of a checkpoint. A neighbouring folder that
+    is too large or unreadable does not count.
     """
     try:
         return table.is_foreign(path, named=True)

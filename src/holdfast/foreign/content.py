@@ -1,4 +1,4 @@
-"""Content: what was found in another program's checkpoint."""
+"""ForeignContent: what was found in another program's checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def no_problems() -> Iterator[Problem]:
 
 
 class ForeignContent(NamedTuple):
-    """A checkpoint's tree and leaves, and what is known about it."""
+    """The tree and leaves of a checkpoint, and the facts that are known about it."""
 
     format: str  # for people: "torch zip", "safetensors"
     tree: Any
@@ -34,7 +34,7 @@ class ForeignContent(NamedTuple):
 
     @property
     def problems(self) -> Iterator[Problem]:
-        """The problems that are found without reading all bytes."""
+        """Yield the problems that are found without reading all bytes."""
         yield from self.flaws
         for leaf in self.leaves.values():
             if lacking := leaf.why_too_short():
@@ -46,7 +46,9 @@ class ForeignContent(NamedTuple):
                 )
 
     def find_number(self, *names: str) -> float | None:
-        """The first number under one of these names, at the top of the tree or in trainer_state."""
+        """Return the first number under one of these names, at the top of the tree or in
+        trainer_state.
+        """
         for place in (("trainer_state",), ()):
             for name in names:
                 found = nodes.scalar_value(nodes.node_at(self.tree, *place, name))
@@ -71,7 +73,9 @@ class ForeignContent(NamedTuple):
 
 
 def _number_in_name(files: Sequence[Path], pattern: str) -> int | None:
-    """The number that the name of the file says; of several files, that of their folder."""
+    """Return the number in the name of the file; of several files, the number in that of their
+    folder.
+    """
     named = files[0] if len(files) == 1 else files[0].parent if files else Path()
     found = re.findall(pattern, named.name, re.IGNORECASE)
     return int(found[-1]) if found else None
@@ -92,8 +96,8 @@ _MODELS = (
 
 
 def find_model_part(tree: Any) -> str | None:
-    """Return the member of the tree that holds a model's weights;
-    None: the tree is the model, or nobody knows.
+    """Return the member of the tree that holds a model's weights; None: the tree is the model, or
+    it is unknown which member is.
     """
     members = nodes.parse_node(tree).members or {}
     if any(nodes.split_tag(each)[0] in nodes.LEAVES for each in members.values()):

@@ -106,7 +106,7 @@ def _parse_path(value: Any) -> Step:
 
 
 def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
-    """Yield the pieces; those that lie beyond the end of their file go into `flaws`."""
+    """Yield the pieces; add those that lie beyond the end of their file to `flaws`."""
     sizes: dict[str, int | None] = {}
     for index, info in _dict_items(data):
         name, at = index.get("fqn"), index.get("offset")
@@ -230,7 +230,7 @@ def _problem(item: _Item, what: str) -> Problem:
 
 
 def _put_node(root: dict[str, Any], path: Step, node: Any) -> None:
-    """Put a node at its place; the steps to it become mappings."""
+    """Put a node at its path in the tree; missing steps become mappings."""
     for part in path[:-1]:
         inner = root.setdefault(part, {"dict": {}})
         if not isinstance(inner, dict) or not isinstance(inner.get("dict"), dict):

@@ -30,7 +30,8 @@ _JSON = msgspec.json.Decoder()
 
 
 def read(region: Region) -> ForeignContent:
-    """Return what an HDF5 file holds; without h5py only whether it is as long as it says.
+    """Return what an HDF5 file holds; without h5py only whether the file has the length that its
+    header gives.
 
     Raises:
         Damaged: it is cut, or damaged.

@@ -1,5 +1,5 @@
-"""Known: the meaning of names in pickles of torch,
-NumPy and Python. A table of data; none of them is imported.
+"""A table of the names in pickles of torch, NumPy and Python, and how to interpret each. None of
+them is imported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _build_tensor_with_dtype(tree: TreeBuilder, made: PickledCall, path: Step) -
 
 
 def _build_bytes_of_tensor(tree: TreeBuilder, made: PickledCall, path: Step) -> Any:
-    """The bytes of a tensor of an unknown kind: they are compared as bytes."""
+    """Build a leaf of bytes from a tensor of an unknown kind: such tensors are compared as
+    bytes.
+    """
     try:
         place = tree.storage(made).place
     except (ValueError, TypeError, LookupError):
@@ -72,8 +74,8 @@ def _build_bytes_of_tensor(tree: TreeBuilder, made: PickledCall, path: Step) -> 
 
 
 def _is_lazy(metadata: Sequence[Any]) -> bool:
-    """Whether the numbers are the conjugates or negatives of the stored ones.
-    Source: torch._utils
+    """Return whether the numbers are the conjugates or negatives of the stored ones. Source:
+    torch._utils
     """
     pairs = [pair for each in metadata if isinstance(each, PickledCall) for pair in each.pairs]
     return any(key in ("conj", "neg") and value for key, value in pairs)
@@ -111,8 +113,8 @@ def _build_mapping(tree: TreeBuilder, made: PickledCall, path: Step) -> Any:
 
 
 def _call_pairs(made: PickledCall) -> list[tuple[Any, Any]]:
-    """What `OrderedDict([[key, value], ...])` was called with:
-    older versions of Python pickle it so.
+    """Return the pairs that `OrderedDict([[key, value], ...])` was called with: older versions of
+    Python pickle it so.
     """
     rows = made.args[0] if made.args else []
     if isinstance(rows, PickledCall):
@@ -153,7 +155,9 @@ def _build_bytes(tree: TreeBuilder, made: PickledCall, path: Step) -> Any:
 
 
 def _latin1_bytes(value: Any) -> bytes:
-    """Bytes, also as the second protocol of pickle writes them: text in latin1."""
+    """Return bytes, also from the second protocol of pickle, which writes them as text in
+    latin1.
+    """
     if isinstance(value, PickledCall) and value.kind in ("_codecs.encode", "bytes", "bytearray"):
         text, *rest = value.args or (b"",)
         return (
@@ -180,7 +184,7 @@ def _build_size(tree: TreeBuilder, made: PickledCall, path: Step) -> Any:
 
 
 def _build_array(tree: TreeBuilder, made: PickledCall, path: Step) -> Any:
-    """An array of NumPy: (version, shape, dtype, is in Fortran's order, bytes)."""
+    """Build an array of NumPy from (version, shape, dtype, is in Fortran's order, bytes)."""
     _, shape, dtype, fortran, data = made.state
     name = _numpy_dtype(dtype)
     if name is None:
@@ -209,7 +213,9 @@ def _numpy_leaf(tree: TreeBuilder, path: Step, array: tuple[bytes, str, Any, Any
 
 
 def _numpy_dtype(dtype: Any) -> str | None:
-    """Return our name for a dtype of NumPy, None for one that has no plain little-endian items."""
+    """Return Holdfast's name for a dtype of NumPy; None for one that has no plain little-endian
+    items.
+    """
     text = dtype.args[0] if isinstance(dtype, PickledCall) and dtype.kind == "numpy.dtype" else ""
     order = dtype.state[1] if text and isinstance(dtype.state, tuple) else "|"
     match = re.fullmatch(r"([fiucb])(\d+)", str(text))

@@ -36,8 +36,8 @@ class LeafChunk(NamedTuple):
 
 
 class ForeignLeaf:
-    """One tensor, or a long piece of bytes.
-    `offset` and `stride` are in items of `place`; no stride: C order.
+    """One tensor, or a long piece of bytes, of another program's checkpoint. `offset` and `stride`
+    are in items of `place`; no stride: C order.
     """
 
     attrs: Mapping[str, object] = MappingProxyType({})
@@ -60,8 +60,8 @@ class ForeignLeaf:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its items; of a type that we do not know,
-        that of its bytes, if they lie in one place.
+        """The size of the leaf's items; of an unknown type the size of its bytes, if they are
+        contiguous.
         """
         if self.dtype not in ITEMSIZE:
             return _place_size(self._place) if isinstance(self._place, Region | bytes) else 0
@@ -85,8 +85,8 @@ class ForeignLeaf:
 
     @property
     def path(self) -> Path:
-        """The file with its bytes; of a leaf in pieces,
-        the first one. Of bytes in a pickle none.
+        """The file with the leaf's bytes; of a leaf in pieces the first one. Bytes in a pickle have
+        none.
         """
         if isinstance(self._place, Region | bytes):
             return self._place.path if isinstance(self._place, Region) else Path()
@@ -94,7 +94,9 @@ class ForeignLeaf:
 
     @property
     def digest(self) -> str:
-        """What our own checkpoints would record for these bytes; they are read for it."""
+        """The digest that Holdfast's own checkpoints would record for these bytes; this
+        reads them.
+        """
         found = hasher()()
         for chunk in self.chunks():
             found.update(chunk)
@@ -155,7 +157,7 @@ class ForeignLeaf:
 
 
 def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of items in C order."""
+    """Return the strides of items in C order."""
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 

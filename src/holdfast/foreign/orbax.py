@@ -1,5 +1,5 @@
-"""Folders of Orbax: what they hold, by their metadata, and whether their save was finished.
-Values need its library.
+"""Reads folders of Orbax: what they hold, by their metadata, and whether their save was finished.
+Values need Orbax itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _DTYPE = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
 
 def is_folder(path: Path, names: frozenset[str]) -> bool:
-    """Whether Orbax writes such a folder, or was writing it."""
+    """Return whether Orbax writes such a folder, or was writing it."""
     return (
         _OWN in names
         or (_TREE in names and bool(names & {_MANIFEST, _COMMITTED, "_sharding"}))
@@ -109,6 +109,8 @@ def read(folder: Path, names: frozenset[str]) -> ForeignContent:
 
 
 class _Reader:
+    """Collects the leaves and the flaws of a checkpoint of Orbax."""
+
     def __init__(self, folder: Path) -> None:
         self.root: dict[str, Any] = {}
         self.tree = TreeBuilder(folder, KNOWN, pt.refuse_storage)
@@ -120,7 +122,7 @@ class _Reader:
         self.flaws.append(Problem(path, 0, 0, what))
 
     def read_own_metadata(self, path: Path) -> None:
-        """Read who wrote it, and whether it was committed."""
+        """Read which program wrote the checkpoint, and whether the save was committed."""
         try:
             said = _ANY.decode(read_small(whole_file(path)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -190,8 +192,8 @@ class _Reader:
         return array
 
     def check_ocdbt(self, folder: Path) -> None:
-        """Look at the files of OCDBT: a manifest,
-        and data files that it names in a compressed way.
+        """Check the files of OCDBT: a manifest, and data files that it names in a
+        compressed way.
         """
         rooms = [folder, *scan.glob(folder, "ocdbt.process_*")[:_MOST]]
         for room in rooms:
@@ -210,8 +212,8 @@ class _Reader:
 
 
 def _frame_faults(region: Region, magic: bytes) -> Iterator[str]:
-    """Yield the faults of the frames at the beginning of a file:
-    each has a mark, and its length with that mark.
+    """Yield the faults of the frames at the beginning of a file: each frame has a mark, and its
+    length with that mark.
     """
     at = 0
     while at < region.size:

@@ -1,6 +1,6 @@
 """Pickles as data: an interpreter of their opcodes that imports nothing and calls nothing.
 
-A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can
+A call in a pickle becomes a `PickledCall` with the callee's name. A caller that knows the name can
 interpret it.
 """
 
@@ -43,8 +43,8 @@ class PickledCall:
         self.state = state
 
     def get(self, key: Any) -> Any:
-        """The value under `key` in what a dict or the attributes of an object hold;
-        None if there is none.
+        """Return the value under `key` in the content of a dict, or in an object's attributes; None
+        if there is none.
         """
         pairs = self.pairs or (self.state.pairs if isinstance(self.state, PickledCall) else [])
         return next(
@@ -62,7 +62,7 @@ DICT, ORDERED = "dict", "collections.OrderedDict"
 
 
 def read(file: BinaryIO, where: object) -> Any:
-    """Return the value of the pickle at the file's position, and move the position behind it.
+    """Read the pickle at the file's position; return its value, and leave the position behind it.
 
     Raises:
         Damaged: it is no whole pickle.
@@ -145,7 +145,7 @@ class _PickleMachine:
 
 
 def _call_object(callee: Any, args: Any, named: Any = None) -> PickledCall:
-    """Return the object for a call; if a class is rebuilt through its base class, the class."""
+    """Return the object for a call; if a class is rebuilt through its base class, use the class."""
     arguments = args if isinstance(args, tuple) else (args,)
     if isinstance(named, PickledCall) and named.pairs:
         arguments += (named,)
@@ -271,8 +271,8 @@ _ACTIONS: Mapping[str, Callable[[_PickleMachine, Any], None]] = {
 
 
 def names_in(value: Any) -> Iterator[str]:
-    """Every class and function that `value` names,
-    each once: what an unpickler would have imported.
+    """Yield every class and function that `value` names, each once: what an unpickler would have
+    imported.
     """
     rest, seen, told = [value], set[int](), set[str]()
     while rest:

@@ -1,5 +1,5 @@
-"""What `torch.save` writes:
-a zip file with a pickle and one member for each storage. Also one pickle.
+"""Reads what `torch.save` writes: a zip file with a pickle and one member for each storage, or a
+single pickle.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def read_pickle(region: Region, path: Step = ()) -> ForeignContent:
 
 
 def imported_names(value: Any) -> dict[str, Any]:
-    """The names that torch.load would import and call, besides those of plain data."""
+    """Return the names that torch.load would import and call, besides those of plain data."""
     found = sorted(name for name in pickles.names_in(value) if name not in HARMLESS)
     return {"would import": found} if found else {}
 
 
 def _top_folder(archive: ZipMembers) -> str:
-    """The folder in the archive: torch names it like the file."""
+    """Return the folder in the archive: torch names it like the file."""
     found = [
         name.removesuffix(PICKLE)
         for name in archive.members

@@ -46,12 +46,12 @@ class Region(NamedTuple):
         return Region(self.path, self.start + offset, size)
 
     def slice(self, start: int, stop: int) -> Region:
-        """Return the bytes from `start` to `stop`, or those of them that there are."""
+        """Return the bytes from `start` to `stop`, as far as they exist."""
         inside = min(start, self.size)
         return self.subregion(inside, max(0, min(stop, self.size) - inside))
 
     def open(self) -> BinaryIO:
-        """Return a file that consists of these bytes only."""
+        """Return a file object that consists of these bytes only."""
         return io.BufferedReader(_Window(self))
 
 
@@ -112,7 +112,7 @@ def whole_file(path: Path) -> Region:
 
 
 def read_small(region: Region) -> bytes:
-    """Return the bytes of a region that holds text.
+    """Return all bytes of a region that holds a short text.
 
     Raises:
         StoreError: it is too long for that.

@@ -1,5 +1,5 @@
-"""Files of safetensors: a length, a JSON header, and the bytes of each tensor. Nothing in them
-proves the bytes.
+"""Reads safetensors files: a length, a JSON header, and the bytes of each tensor. The format has no
+checksums.
 """
 
 from __future__ import annotations

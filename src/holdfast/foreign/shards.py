@@ -1,5 +1,5 @@
-"""Folders of Hugging Face: weights in one file or in shards with an index, and what its Trainer
-keeps beside them.
+"""Reads folders of Hugging Face: weights in one file or in shards with an index, and the other
+files of its Trainer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ _JSON = msgspec.json.Decoder()
 
 
 def is_folder(names: frozenset[str]) -> bool:
-    """Whether a folder with files of these names holds one model's weights.
+    """Return whether a folder with files of these names holds one model's weights.
 
-    A file with such a name may also lie among other checkpoints; a model's folder says what it is.
+    A file with such a name may also lie among other checkpoints; a model's folder has a
+    configuration, or no other weights.
     """
     if any(_INDEX.fullmatch(name) or _SHARD.fullmatch(name) for name in names):
         return True
@@ -144,7 +145,7 @@ def read_file(region: Region, path: Step = ()) -> ForeignContent:
 
 
 class _FolderContent:
-    """What was found in the folder so far."""
+    """Collects what was found in the folder so far."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,5 +1,5 @@
-"""Table: which format a path has.
-Files are known by their first bytes, or else by their names' ending.
+"""Finds the format of a path. Files are known by their first bytes, or else by their
+names' ending.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write suc
 
 
 def is_foreign(path: Path, *, named: bool = False) -> bool:
-    """Whether `path` is a checkpoint of another program, by its name or by how it begins; with
-    `named`, by both.
+    """Return whether `path` is a checkpoint of another program, by its name or by its first bytes;
+    with `named`, by both.
     """
     if scan.is_dir(path):
         return _folder_format(path, names_in(path)) is not None

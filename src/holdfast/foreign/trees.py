@@ -1,5 +1,5 @@
-"""Trees: the values of a pickle or a JSON text as a tree of our own,
-and the tensors in them as its leaves.
+"""Converts the values of a pickle or a JSON text into a tree like Holdfast's, with the tensors in
+them as its leaves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Known = Callable[
 
 
 class TreeBuilder:
-    """Makes nodes from values. `known` interprets objects; `leaves` collects the tensors."""
+    """Builds nodes from values. `known` interprets objects; `leaves` collects the tensors."""
 
     def __init__(
         self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], TensorStorage]
@@ -209,5 +209,5 @@ class TreeBuilder:
 
 
 def custom_node(kind: str, inner: Any) -> Any:
-    """A node for a value that only the code of another program could make."""
+    """Return a node for a value that only the code of another program could make."""
     return {"custom": [kind, inner]}

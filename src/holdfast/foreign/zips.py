@@ -28,8 +28,8 @@ class ZipEntry(NamedTuple):
 
 
 class ZipMembers:
-    """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can
-    leave that out.
+    """The members of a zip file. `has_crc`: whether the program that wrote it computed CRC-32;
+    torch can omit that.
 
     Raises:
         Damaged: the file is cut, or its directory contradicts itself.
@@ -146,8 +146,8 @@ def _data_start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
 
 
 class _Directory:
-    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is
-    refused before that.
+    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is refused
+    before that.
     """
 
     def __init__(self, file: Any, region: Region) -> None:

@@ -174,7 +174,7 @@ class Reader(StorageReader):
 
 
 def _is_view(value: Any) -> bool:
-    """Whether it is a tensor that shares its memory with others: unread."""
+    """Return whether the value is an unread tensor that shares its memory with others."""
     return isinstance(value, tree.Placeholder) and value.kind == "view"
 
 

@@ -237,8 +237,8 @@ _open: dict[Path, Store] = {}  # stores through which this process writes, until
 
 
 def _open_store(wanted: Store) -> Store:
-    """Return the store with which this process already writes there,
-    if any: a second one would be refused.
+    """Return the store with which this process already writes there, if any: a second one would be
+    refused.
     """
     known = _open.get(wanted.root)
     if (
@@ -254,8 +254,8 @@ def _open_store(wanted: Store) -> Store:
 
 @atexit.register
 def _release_runs() -> None:
-    """Release the runs.
-    Otherwise a process on another machine would have to assume that this one is alive.
+    """Release the runs that this process has claimed. Otherwise a process on another machine would
+    have to assume that this one is alive.
     """
     for store in _open.values():
         if store.attempt is not None and not store.attempt.is_in_forked_child:

@@ -1,4 +1,4 @@
-"""Entered: a run's modules and optimizers as they were at its start, to find changes during
+"""Baselines: a run's modules and optimizers as they were at its start, to find changes during
 training.
 
 A buffer that training registers, or makes larger, comes back with the checkpoint. So does a buffer
@@ -29,8 +29,8 @@ _NUMBERS = (int, float, tuple)
 
 
 class ModuleBaseline:
-    """One module: its names and shapes,
-    and the numbers of the buffers that its state_dict() leaves out.
+    """A module's names and shapes at the start of its run, and the values of the buffers that its
+    state_dict() leaves out.
     """
 
     def __init__(self, state: Mapping[str, Any], apart: Mapping[str, torch.Tensor]) -> None:
@@ -45,7 +45,9 @@ class ModuleBaseline:
         }
 
     def note_computed_buffers(self, apart: Mapping[str, torch.Tensor]) -> None:
-        """Assume that a buffer is computed once if it has changed, but not since the last look."""
+        """Record which buffers are computed once: they have changed, but not since the
+        last call.
+        """
         now = {name: _numbers(each) for name, each in apart.items()}
         self._first |= {name: each for name, each in now.items() if self._looked.get(name) == each}
         self._looked = now
@@ -53,7 +55,7 @@ class ModuleBaseline:
     def new_buffers(
         self, state: Mapping[str, Any], buffers: set[str], passed: Iterable[str], what: str
     ) -> list[str]:
-        """Return the names of buffers that are new, or have another shape. `passed`: names that are
+        """Return the names of buffers that are new, or have another shape. Names in `passed` are
         not compared.
 
         Raises:
@@ -84,7 +86,7 @@ class ModuleBaseline:
 
 
 class OptimizerBaseline:
-    """One optimizer: the sizes of its groups, and the options with which it began."""
+    """An optimizer's group sizes and options at the start of its run."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._sizes = _group_sizes(optimizer)
@@ -92,19 +94,19 @@ class OptimizerBaseline:
         self.record_options(optimizer, [])
 
     def record_options(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
-        """Note the present options as the first ones. `moved`:
-        the first values of those that had moved, by group.
+        """Record the present options as the first ones. `moved`: the first values of options that
+        had changed, by group.
         """
         known = [dict(each) for each in moved]
         self._moved = [*known, *({} for _ in range(len(optimizer.param_groups) - len(known)))]
         self._first = [_options(group) for group in optimizer.param_groups]
 
     def changed_options(self, optimizer: Optimizer) -> list[dict[str, Any]]:
-        """By group, the first values of options that the script itself has changed; [] if there are
-        none.
+        """Return by group the first values of options that the script itself has changed; [] if
+        there are none.
 
         Where a scheduler has left `initial_lr`, that is the first value. An option that is back at
-        its first value has not moved, in a resumed run as in the others.
+        its first value has not changed, in a resumed run as in the others.
         """
         pairs = zip(optimizer.param_groups, self._first, self._moved, strict=False)
         found = [
@@ -137,18 +139,18 @@ _OPTIMIZERS: WeakKeyDictionary[Optimizer, OptimizerBaseline] = WeakKeyDictionary
 
 
 def module_baseline(root: nn.Module) -> ModuleBaseline | None:
-    """Return the record of a module that a run has entered."""
+    """Return the baseline of a module that a run has entered; None for others."""
     return _MODULES.get(root)
 
 
 def optimizer_baseline(optimizer: Optimizer) -> OptimizerBaseline | None:
-    """Return the record of an optimizer that a run has entered."""
+    """Return the baseline of an optimizer that a run has entered; None for others."""
     return _OPTIMIZERS.get(optimizer)
 
 
 def record_baseline(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
-    """Record the present state of a module or an optimizer.
-    `state`: the module's, by plain names.
+    """Record the present state of a module or an optimizer. `state`: the module's, by
+    plain names.
     """
     if isinstance(target, Optimizer):
         drop_baseline(target)
@@ -158,7 +160,7 @@ def record_baseline(target: nn.Module | Optimizer, state: Mapping[str, Any] | No
 
 
 def drop_baseline(target: Any) -> None:
-    """Drop its record: its run has ended."""
+    """Drop the baseline of a module or an optimizer: its run has ended."""
     if not isinstance(target, Optimizer):
         _MODULES.pop(target, None)
     elif (known := _OPTIMIZERS.pop(target, None)) is not None:

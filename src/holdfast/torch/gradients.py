@@ -1,5 +1,5 @@
-"""Gradients that a loop leaves at a safe point for its next step, as in its own gradient
-accumulation.
+"""GradientWatch: gradients that a loop leaves at a safe point for its next step, as in its own
+gradient accumulation.
 
 They are saved if a step was seen to add to the gradients of the step before. Until then they are
 saved after a step in which the optimizer did not step, unless such gradients were seen to be thrown
@@ -22,8 +22,8 @@ _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so 
 
 
 class GradientWatch:
-    """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it,
-    until that is known.
+    """Observes whether a loop uses the gradients that earlier steps left to one optimizer, by two
+    hooks, until that is known.
 
     Only the smallest parameter is watched; its last gradient is kept as long as the comparison
     needs it.
@@ -47,7 +47,7 @@ class GradientWatch:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the gradients belong to the state."""
+        """Return whether the gradients belong to the saved state."""
         return self.is_read or self._may_be_read
 
     def detect_use(self, optimizer: Optimizer) -> bool:
@@ -76,7 +76,9 @@ class GradientWatch:
 
     @property
     def observed_use(self) -> str | None:
-        """How the loop treats gradients that no step has used: it "read" or "discarded" them."""
+        """Return what the loop does with gradients that no step has used: it "read" or "discarded"
+        them.
+        """
         return READ if self.is_read else DISCARDED if self._is_lost else None
 
     def resume(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
@@ -129,7 +131,7 @@ class GradientWatch:
 
     @unserializable_hook  # type: ignore[untyped-decorator]  # a parameter that goes to another process has no run there
     def _before_backward(self, _: torch.Tensor) -> None:
-        """Called before a backward adds to the probe's gradient."""
+        """Observe a gradient just before a backward pass adds to it."""
         left, first = self._left, self._first
         if torch.compiler.is_compiling() or left is None or self._probe is None:
             return
@@ -143,7 +145,7 @@ class GradientWatch:
             self._reads = bool(left.any())
 
     def _is_filled(self, left: torch.Tensor) -> bool:
-        """Whether the gradient has numbers other than zeros. After many steps with zeros the
+        """Return whether the gradient has numbers other than zeros. After many steps with zeros the
         numbers are not read any more.
         """
         if self._zeros >= _LOOKS and self._zeros % _THEN_EACH:
@@ -155,13 +157,15 @@ class GradientWatch:
 
 
 def capture(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """The gradients by the numbers of their parameters, by reference; none if all are zero."""
+    """Return the gradients by the numbers of their parameters, by reference; none if all
+    are zero.
+    """
     found = gradients_of(parameters(optimizer))
     return found if any(bool(each.any()) for each in found.values()) else {}
 
 
 def gradients_of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The gradients of these parameters by their numbers: wrappers change names."""
+    """Return the gradients of these parameters by their numbers: wrappers change names."""
     found = ((number, each.grad) for number, each in enumerate(those))
     return {
         str(number): each
@@ -171,7 +175,7 @@ def gradients_of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each stored gradient that no parameter here can have."""
+    """Yield one line for each stored gradient that no parameter here can have."""
     here = {str(number): each for number, each in enumerate(parameters(optimizer))}
     for number, each in stored.items():
         if number in here:
@@ -181,7 +185,7 @@ def differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> Iterator[str
 
 
 def set_gradients(those: Iterable[torch.Tensor], stored: Mapping[str, Any]) -> None:
-    """Give these parameters the stored gradients, and the others none."""
+    """Set the stored gradients on these parameters; clear the gradients of the others."""
     filling = TensorRestore()
     for number, parameter in enumerate(those):
         each = stored.get(str(number))
@@ -193,11 +197,11 @@ def set_gradients(those: Iterable[torch.Tensor], stored: Mapping[str, Any]) -> N
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """Its parameters, in the order of their numbers."""
+    """Yield the optimizer's parameters, in the order of their numbers."""
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _with_gradients(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The smallest first."""
+    """Return the parameters that have gradients, the smallest first."""
     those = [each for each in parameters(optimizer) if each.requires_grad and each.is_leaf]
     return sorted((each for each in those if gradients_of([each])), key=torch.Tensor.numel)

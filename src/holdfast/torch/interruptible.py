@@ -1,5 +1,5 @@
-"""Shared by the samplers: the order of an epoch,
-and a position in it that is the same on every rank.
+"""The base of the samplers: the order of an epoch, and a position in it that is the same on every
+rank.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHUNK = 16_384  # indices that are converted to Python integers at once
 
 
 class ResumableOrder:
-    """The order of each epoch, as of torch's DistributedSampler: it depends on (length, seed,
-    epoch).
+    """The order of each epoch, like that of torch's DistributedSampler: it depends on (length,
+    seed, epoch).
 
     The last one is kept.
     """
@@ -59,7 +59,7 @@ class ResumableOrder:
 
 
 class Interruptible:
-    """An epoch, a position in it, and the state of a sampler."""
+    """The base of samplers that resume: an epoch, a position in it, and a state_dict()."""
 
     epoch = 0
 
@@ -74,7 +74,7 @@ class Interruptible:
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """Number of samples or batches that this rank still takes in this epoch."""
+        """The number of samples or batches that this rank still takes in this epoch."""
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch: at its start, unless the sampler is in this epoch already."""
@@ -153,7 +153,7 @@ class Interruptible:
         self._counted = self._advanced = False
 
     def _must_count(self, more: int, unit: str) -> bool:
-        """Whether advance() must count `more`; not if the caller of seek() counts.
+        """Return whether advance() must count `more`; false if the caller of seek() counts.
 
         Raises:
             UsageError: fewer are left.

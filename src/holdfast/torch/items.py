@@ -16,7 +16,9 @@ CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class DeviceMoments:
-    """Work in progress on each device when a state was flattened."""
+    """For each device, a point in its work: where it was when a state was flattened. Copies begin
+    after it.
+    """
 
     def __init__(self) -> None:
         self._moments: dict[torch.device, staging.Moment] = {}

@@ -1,4 +1,4 @@
-"""How a loop walks a DataLoader over an IterableDataset: only the dataset knows its order."""
+"""Feeds for a DataLoader over an IterableDataset: only the dataset knows its order."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _NOTHING = object()
 
 
 def unproven_dataset(dataset: Any) -> Any:
-    """Return its class, unless its kind promises that it yields the same again."""
+    """Return the dataset's class, unless that is known to yield the same samples again."""
     return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers:
-    the consumed batches are read again and compared.
+    """The feed of an IterableDataset without a state, or in workers: the consumed batches are read
+    again and compared.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -63,8 +63,8 @@ class IterableFeed(ReplayFeed):
 
 
 class DatasetFeed(StatefulFeed):
-    """An IterableDataset with a state: the dataset's own without workers, that of torchdata's
-    loader with them.
+    """The feed of an IterableDataset with a state: the dataset's own without workers, that of
+    torchdata's loader with them.
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
@@ -130,7 +130,9 @@ class _EndTrackingDataset(IterableDataset[Any]):
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
     def _end_pass(self, loaded: FeedPosition) -> Iterator[Any]:
-        """End this pass: the next one is new, whether or not the dataset had gone back."""
+        """End this pass, so that the next one is new, whether or not the dataset had gone back to
+        its beginning.
+        """
         if next(self._iterator, _NOTHING) is not _NOTHING:
             self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))
         self._ended = True

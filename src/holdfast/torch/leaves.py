@@ -282,7 +282,7 @@ def _can_be_stacked(tensor: Any) -> bool:
 
 
 def memory_identities(tensors: list[Any]) -> list[Any]:
-    """Of their memory: two tensors may share it."""
+    """Return what identifies each tensor's memory: two tensors may share it."""
     return [("torch", pieces.local_tensor(each).untyped_storage().data_ptr()) for each in tensors]
 
 

@@ -1,5 +1,5 @@
-"""Left out: attributes of modules and optimizers that are not in their state_dict(), but may be
-used by the next step.
+"""Attributes of modules and optimizers that are not in their state_dict(), but may be used by the
+next step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 
 @lru_cache(maxsize=1)
 def _common_attributes() -> frozenset[str]:
-    """A scheduler replaces the method `step`"""
+    """Return the names of attributes that every optimizer has. A scheduler replaces the method
+    `step`.
+    """
     return frozenset(vars(SGD([torch.zeros(1)]))) | {"step", "_opt_called", "_step_count", "fused"}
 
 
 def unsaved_attributes(target: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield path of the part, the part,
-    and the name of each attribute that the next step may read.
+    """Yield for each attribute that the next step may read: the path of the part, the part, and the
+    attribute's name.
     """
     if isinstance(target, Optimizer):
         if not _is_torchs(target) and type(target).state_dict is Optimizer.state_dict:
@@ -52,8 +54,8 @@ def unsaved_attributes(target: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 def saves_nothing(part: Any) -> bool:
-    """Whether its class has a state_dict() of its own,
-    which is empty: a metric whose states are not persistent.
+    """Return whether the class of `part` has a state_dict() of its own, which is empty: a metric
+    whose states are not persistent.
     """
     if not isinstance(part, nn.Module) or type(part).state_dict is nn.Module.state_dict:
         return False
@@ -65,7 +67,7 @@ def _is_torchs(part: Any) -> bool:
 
 
 def _may_be_read_before_set(part: Any, name: str, known: frozenset[str]) -> bool:
-    """Whether a method reads the attribute before it is set, as far as their code says.
+    """Return whether a method reads the attribute before it sets it, as far as their code shows.
 
     A value that each step sets before it is read is not carried.
     """

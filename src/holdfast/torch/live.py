@@ -44,8 +44,8 @@ __all__ = [
 
 
 def handles(target: object) -> bool:
-    """Whether an adapter here handles this object;
-    any other object is captured by its state_dict alone.
+    """Return whether this module captures and restores the object; any other object is captured by
+    its state_dict alone.
     """
     return isinstance(target, tuple(_KINDS))
 
@@ -83,7 +83,9 @@ def rebindable_buffers(target: Any) -> Members:
 
 
 def changes_in_training(target: Any) -> bool:
-    """Whether more than its numbers may change: then `enter`, `look` and `leave` must be called."""
+    """Return whether more than the object's numbers may change: then `record_baseline`,
+    `check_buffers` and `drop_baseline` must be called.
+    """
     return isinstance(target, nn.Module | Optimizer)
 
 
@@ -93,7 +95,7 @@ def record_baseline(target: nn.Module | Optimizer) -> None:
 
 
 def drop_baseline(target: Any) -> None:
-    """Drop that record: the run has ended."""
+    """Drop the record of the object's structure: the run has ended."""
     entered.drop_baseline(modules.unwrap(target) if isinstance(target, nn.Module) else target)
 
 
@@ -111,7 +113,7 @@ def detect_gradient_use(target: Any) -> bool:
 
 
 def overridden_options(target: Any, stored: Any) -> list[str]:
-    """Options in the script that differ from the checkpoint's, which a restore will use."""
+    """Return options in the script that differ from the checkpoint's, which a restore will use."""
     return optimizers.overridden_options(target, stored) if isinstance(target, Optimizer) else []
 
 

@@ -1,9 +1,9 @@
-"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that
+"""The feed of torch's DataLoader: a clone of the loader with the user's settings and an order that
 can be resumed.
 
-The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of
-Holdfast's own: neither making nor iterating it draws from the global generators. Its batch sampler
-follows one of three plans:
+The clone is made once, so that persistent workers persist. It has a batch sampler and a generator
+of Holdfast's own: neither making nor iterating it draws from the global generators. Its batch
+sampler follows one of three plans:
 
     OrderPlan      no sampler, shuffle, or a Holdfast Sampler: the place in the epoch's order; any
                    start for free
@@ -30,8 +30,8 @@ from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for others,
-    and for one that keeps its state or has its own __iter__.
+    """Return the feed of a DataLoader; None for other loaders, and for one that keeps its state or
+    has its own __iter__.
     """
     if not isinstance(loader, DataLoader):
         return None
@@ -58,8 +58,8 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
 
 
 def _is_endless(loader: DataLoader[Any]) -> bool:
-    """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its
-    batch sampler.
+    """Return whether an epoch is the next len(loader) batches of one iterator that never ends, over
+    its batch sampler.
 
     This keeps its workers alive. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader
     of timm.
@@ -71,7 +71,7 @@ def _is_endless(loader: DataLoader[Any]) -> bool:
 
 
 def find_unproven(value: Any) -> Any:
-    """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader;
+    """Return the class whose replay is unproven, in one of torch's iterators over a DataLoader;
     None if there is none.
     """
     if not isinstance(value, _BaseDataLoaderIter):
@@ -164,8 +164,8 @@ class DataLoaderFeed(Feed):
 
 
 class _StepSampler:
-    """The twin's batch sampler: yields one walk,
-    and keeps the positions of batches that are not consumed yet.
+    """The batch sampler of the clone: yields one walk, and keeps the positions of batches that are
+    not consumed yet.
     """
 
     def __init__(self) -> None:

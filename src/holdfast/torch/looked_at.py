@@ -1,4 +1,4 @@
-"""Looked at: the tensors of a captured object that are parameters or moments.
+"""The tensors of a captured object that are parameters or moments.
 
 A save checks that their numbers are finite. Buffers are not checked: a causal mask is full of
 infinities. Nor are an optimizer's options, such as its rates.
@@ -38,15 +38,15 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
 
 
 def _memory_key(tensor: torch.Tensor) -> tuple[str, int, int]:
-    """Return the place of its numbers:
-    a module's state_dict() holds other tensor objects over the same memory.
+    """Return what identifies a tensor's memory: a module's state_dict() holds other tensor objects
+    over the same memory.
     """
     held = local_tensor(tensor)
     return str(held.device), held.data_ptr() if held.numel() else -id(tensor), held.numel()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in dicts and lists, in each other."""
+    """Yield the tensors in nested dicts and lists."""
     if isinstance(value, torch.Tensor):
         yield value
         return

@@ -1,4 +1,4 @@
-"""Meeting: the ranks of one start find each other in a store that may still hold messages of an
+"""Rendezvous: the ranks of one start find each other in a store that may still hold messages of an
 earlier start.
 
 torchrun may restart its workers at the same rendezvous (torch 2.13, dynamic_rendezvous.py: the

@@ -196,8 +196,8 @@ class MetricsTracker:
 def _pack_sums(
     sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool
 ) -> Tensor:
-    """Three numbers for each name,
-    and at the end whether there are others. Copied to the device at once.
+    """Return one tensor on the device with three numbers for each name, and at the end whether
+    there are other names.
     """
     found = [sums.get(name, Sum(mean=False)) for name in names]
     numbers = [part for each in found for part in (each.total, each.weight, each.count)]
@@ -212,7 +212,7 @@ def _pack_sums(
 def _gather_json(
     mine: list[tuple[str, bool]], group: Any, device: torch.device
 ) -> list[list[tuple[str, bool]]]:
-    """Each rank's value as JSON, padded to one length with spaces:
+    """Return each rank's value. It is sent as JSON, padded to one length with spaces:
     all_gather_object would pickle it.
     """
     text = msgspec.json.encode(mine)
@@ -227,7 +227,7 @@ def _gather_json(
 
 
 def _device(group: Any) -> torch.device:
-    """The device of the group's backend: the CPU if possible."""
+    """Return the device of the group's backend: the CPU if possible."""
     kinds = [pair.split(":")[0] for pair in distributed.get_backend_config(group).split(",")]
     return torch.device("cpu" if "cpu" in kinds else kinds[0])
 
@@ -257,7 +257,7 @@ def _add_sums(first: Any, second: Any) -> Any:
 
 
 def _fetch_sums(*several: Sums) -> Sums:
-    """Return all of them as numbers, fetched together."""
+    """Return all sums as numbers, fetched from the device together."""
     found: Sums = {}
     for name, each in chain.from_iterable(sums.items() for sums in several):
         found.setdefault(name, Sum(each.mean)).add(

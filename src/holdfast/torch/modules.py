@@ -76,7 +76,7 @@ def capture(module: nn.Module) -> dict[str, Any]:
 
 
 def record_baseline(module: nn.Module) -> None:
-    """Note the structure that a run begins with."""
+    """Record the structure of the module as its run begins."""
     root = unwrap(module)
     entered.record_baseline(root, live_entries(root))
 
@@ -94,8 +94,8 @@ def check_buffers(module: nn.Module) -> None:
 def _unsaved_state(
     root: nn.Module, tree: Mapping[str, Any], plain: Callable[[str], str], own: set[str]
 ) -> dict[str, Any]:
-    """What training has added to a module: names of buffers,
-    and buffers that its state_dict() leaves out.
+    """Return what training has added to a module: names of buffers, and buffers that its
+    state_dict() leaves out.
     """
     known = entered.module_baseline(root)
     if known is None:
@@ -145,7 +145,7 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
 
 
 def _buffers_without_module(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
-    """Buffers of the checkpoint whose module is not here."""
+    """Yield the buffers of the checkpoint whose module does not exist here."""
     modules = {name for name, _ in root.named_modules(remove_duplicate=False)}
     yield from (
         f"{name}: only in the checkpoint"
@@ -155,8 +155,8 @@ def _buffers_without_module(root: nn.Module, names: Iterable[str]) -> Iterator[s
 
 
 class UnsavedState(msgspec.Struct):
-    """What training had added to a module: names of buffers,
-    and buffers that its state_dict() leaves out.
+    """What training had added to a module: names of buffers, and buffers that its state_dict()
+    leaves out.
     """
 
     late: list[str] = []
@@ -164,7 +164,7 @@ class UnsavedState(msgspec.Struct):
 
 
 def stored_unsaved_state(stored: Mapping[str, Any]) -> UnsavedState:
-    """Return the stored `Besides` of a checkpoint.
+    """Return the `UnsavedState` in a stored module.
 
     Raises:
         Damaged: it is of another kind.
@@ -200,7 +200,7 @@ def require_names(stored: Mapping[str, Any]) -> None:
 
 
 def live_entries(module: nn.Module) -> dict[str, Any]:
-    """The live state by plain names."""
+    """Return the live state by plain names."""
     state = unwrap(module).state_dict()
     plain = _unwrapping_names(state)
     return {plain(name): value for name, value in state.items()}
@@ -231,8 +231,8 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
 
 
 def rebindable_buffers(module: nn.Module) -> Members:
-    """The buffers, each with a call that sets a new tensor:
-    another name holds the memory of the present one.
+    """Return the buffers, each with a call that sets a new tensor, for when another name holds the
+    memory of the present one.
     """
     return {
         f"{path}.{name}" if path else name: (buffer, partial(_part, owner, name))
@@ -285,8 +285,8 @@ def customised_prefixes(root: nn.Module) -> set[str]:
 
 @contextmanager
 def evaluation_mode(modules: Iterable[object]) -> Iterator[None]:
-    """Within this block, modules are in evaluation mode without gradients; afterwards training
-    flags are as before.
+    """Put modules in evaluation mode without gradients within this block; restore their training
+    flags afterwards.
 
     Objects that are not modules are ignored.
     """
@@ -318,8 +318,8 @@ def class_name(target: object) -> str:
 
 
 def _unwrapping_names(names: Iterable[str]) -> Callable[[str], str]:
-    """A function that removes `_orig_mod` and a leading `module` from names, or the identity if
-    two would collide.
+    """Return a function that removes `_orig_mod` and a leading `module` from names; the identity if
+    two names would collide.
     """
     names = list(names)
     whole = all(_without_orig_mod(name).startswith("module.") for name in names)
@@ -364,8 +364,8 @@ def _is_customised(module: nn.Module) -> bool:
 
 
 def _is_script_hook(hook: Any) -> bool:
-    """FSDP2 shards its modules again before state_dict() runs;
-    copying into the shards needs nothing more.
+    """Return whether a hook is the script's own. FSDP2 shards its modules again before state_dict()
+    runs; copying into the shards needs nothing more.
     """
     return not str(getattr(getattr(hook, "hook", hook), "__module__", "")).startswith(
         "torch.distributed.fsdp._fully_shard"
@@ -381,7 +381,7 @@ def _is_customised_kind(kind: type[nn.Module]) -> bool:
 
 
 def is_torchs_own(kind: type, method: str, home: str) -> bool:
-    """Whether a module of torch's under `home` defines the method that `kind` has.
+    """Return whether a module of torch's under `home` defines the method that `kind` has.
 
     Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's
     do more.
@@ -423,8 +423,8 @@ def _own_state(
 
 
 def _tied_differences(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Tensors that share memory here but were stored separately: the second would silently
-    overwrite the first.
+    """Return one line for each tensor that shares memory here but was stored separately: the second
+    would silently overwrite the first.
     """
     first: dict[Any, str] = {}
     lines = []

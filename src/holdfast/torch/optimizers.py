@@ -44,8 +44,8 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Return its state_dict, tensors by reference; and changes made during training, and inner
-    optimizers.
+    """Return the optimizer's state_dict with tensors by reference, changes made during training,
+    and inner optimizers.
 
     Raises:
         UsageError: it has other groups than when its run was entered.
@@ -68,13 +68,13 @@ def capture(optimizer: Optimizer) -> Any:
 
 
 def record_baseline(optimizer: Optimizer) -> None:
-    """Note the groups and options that a run begins with."""
+    """Record the groups and options of the optimizer as its run begins."""
     entered.record_baseline(optimizer)
 
 
 def detect_gradient_use(optimizer: Optimizer) -> bool:
-    """Return whether its loop has shown, for the first time,
-    that it uses gradients of the step before.
+    """Return whether the loop has just shown, for the first time, that it uses gradients of the
+    step before.
     """
     known = entered.optimizer_baseline(optimizer)
     return known is not None and known.carried.detect_use(optimizer)
@@ -120,15 +120,15 @@ def _split_stored(stored: Any) -> tuple[Any, _UnsavedState]:
 
 
 def is_torchs(value: object) -> bool:
-    """Whether its class is one of torch's own optimizers or schedulers:
-    of others, nothing is known.
+    """Return whether the class of `value` is one of torch's own optimizers or schedulers; of
+    others, nothing is known.
     """
     return type(value).__module__.startswith("torch.optim.")
 
 
 def _inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The optimizers in the attributes of one that is not torch's and does not save them by a
-    state_dict() of its own.
+    """Return the optimizers in the attributes of one that is not torch's and does not save them by
+    a state_dict() of its own.
 
     One that shares the state of this one is saved with it.
     """
@@ -283,8 +283,8 @@ _Device = Callable[[Any, Any], torch.device]
 
 
 class _Placement:
-    """The destination of a stored tensor:
-    the live one that it replaces, or a fresh one of the stored layout.
+    """Where a stored tensor goes: into the live one that it replaces, or into a new one of the
+    stored layout.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -320,7 +320,7 @@ class _Placement:
         return found
 
     def restore_value(self, stored: Any, live: Any, device: _Device) -> Any:
-        """`stored` decoded, reading into the tensors of `live` where they fit."""
+        """Return `stored` decoded, with tensors read into the tensors of `live` where they fit."""
         if is_stored_tensor(stored):
             return self._restore_tensor(stored, live, device(stored, live))
         if isinstance(stored, torch.Tensor):
@@ -368,8 +368,8 @@ class _Placement:
 
 
 def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placement) -> None:
-    """Return the checkpoint's options in its order,
-    then options of the live group alone; `params` stay.
+    """Give the group the checkpoint's options in its order, then options of the live group alone;
+    `params` stay.
     """
     elsewhere = group["params"][0].device if group["params"] else torch.device("cpu")
 
@@ -401,7 +401,8 @@ def _numbered_parameters(
 
 
 def _require_groups(stored: Any) -> None:
-    """
+    """Require stored groups that an optimizer can have.
+
     Raises:
         Damaged: no optimizer has such groups.
     """
@@ -453,8 +454,8 @@ _MOMENTS = {  # of torch's optimizers: what each parameter has after the first s
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """Whether torch's moments are there, and each has its parameter's shape, or 1 in a factored
-    dimension.
+    """Return one line for each of torch's moments that is missing, or has neither its parameter's
+    shape nor 1 in a factored dimension.
 
     LBFGS flattens its moments, and other authors' optimizers may project them: these are not
     compared.
@@ -494,7 +495,8 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
 
 
 def _require_moments(what: str, moments: Mapping[str, Any], parameter: torch.Tensor) -> None:
-    """
+    """Require moments that fit a parameter.
+
     Raises:
         Damaged: one is no tensor of real or complex numbers, as `parameter` is.
     """

@@ -96,8 +96,8 @@ def _inner_schedulers(scheduler: Any) -> Iterable[Any]:
 
 
 def _sets_rates_of(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Whether it sets the rates of these groups.
-    Its optimizer may be accelerate's, which stands around this one.
+    """Return whether the scheduler sets the rates of these groups. Its optimizer may be
+    accelerate's, which wraps this one.
     """
     return isinstance(scheduler, LRScheduler) and any(
         getattr(getattr(part, "optimizer", None), "param_groups", None) is optimizer.param_groups

@@ -55,7 +55,7 @@ def why_not_saved(tensor: torch.Tensor) -> str:
 
 
 def is_divided(tensor: DTensor) -> bool:
-    """Whether ranks hold different parts of it."""
+    """Return whether ranks hold different parts of the tensor."""
     sizes = tensor.device_mesh.shape
     return any(
         not each.is_replicate() and size > 1
@@ -103,7 +103,7 @@ def stored_slices(live: DTensor, stored: Any) -> Iterator[StoredSlice]:
 
 
 def is_whole_leaf(cut: StoredSlice) -> bool:
-    """Whether the cut is the whole stored leaf."""
+    """Return whether the slice is the whole stored leaf."""
     return tuple(cut.live.shape) == tuple(cut.stored.shape)
 
 

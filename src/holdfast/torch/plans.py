@@ -1,5 +1,5 @@
-"""Plans: the order in which a DataLoader's twin takes its samples,
-and how to resume in mid-epoch.
+"""Plans: the order in which the clone of a DataLoader takes its samples, and how to resume in
+mid-epoch.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class BatchPlan:
         """Record that the loop has taken the batch that ends at `position`."""
 
     def end_position(self) -> dict[str, Any]:
-        """Return the keys that the position after an epoch's last batch has in addition."""
+        """Return keys to add to the position after an epoch's last batch."""
         return {}
 
     @abstractmethod
     def describe(self) -> LoaderFacts:
-        """The facts that determine the order."""
+        """Return the facts that determine the order."""
 
 
 @dataclass
@@ -286,8 +286,8 @@ class StatefulPlan(BatchPlan):
 
 
 def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPlan:
-    """Return the plan of a loader; `inside`: its batch sampler, where the loader's own repeats
-    that without end.
+    """Return the plan of a loader; `inside`: its batch sampler, if the loader's own batch sampler
+    repeats that one without end.
     """
     source: Any = inside or (
         loader.sampler if loader.batch_sampler is None else loader.batch_sampler
@@ -310,8 +310,8 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
 
 
 def _order_of(sampler: Any, seed: int) -> BatchOrder | None:
-    """Return the order that replaces `sampler`: itself if it is ours, ours like torch's
-    DistributedSampler for that one, and one of (seed, epoch) for torch's two plain ones.
+    """Return the order that replaces `sampler`: itself if it is Holdfast's, one like torch's
+    DistributedSampler for that, and one of (seed, epoch) for torch's two plain samplers.
     """
     if isinstance(sampler, Sampler | InterruptibleDistributedSampler):
         return sampler if _iterates_as(sampler) else None
@@ -390,7 +390,7 @@ def _count_samples(indices: Any) -> int:
 
 
 def _with_epoch(indices: Any, epoch: int) -> Any:
-    """The same indices; the whole numbers among them carry the epoch."""
+    """Return the same indices; the whole numbers among them carry the epoch."""
     if isinstance(indices, Integral):
         return Index(int(indices), epoch)
     if type(indices) in {list, tuple}:
@@ -399,7 +399,7 @@ def _with_epoch(indices: Any, epoch: int) -> Any:
 
 
 def _plain_indices(indices: Any) -> Any:
-    """Indices whose repr() is the same in every process and version."""
+    """Return the indices in a form whose repr() is the same in every process and version."""
     if type(indices) in {list, tuple}:
         return [_plain_indices(index) for index in indices]
     return indices.tolist() if hasattr(indices, "tolist") else indices

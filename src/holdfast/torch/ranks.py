@@ -35,7 +35,7 @@ def ranks(timeout_s: float) -> Ranks | None:
 
 
 class StoreChannel:
-    """Keys and values in a store of torch's, under a prefix, over its own connection.
+    """A channel in a store of torch's, with keys under a prefix, over its own connection.
 
     It asks whether a key exists before it reads it. Reading one that does not exist would wait in
     C++, where Python handles no signals, and print warnings.

@@ -1,5 +1,5 @@
-"""DDP's reducers: the order in which a run's first backward pass made gradients ready, and the same
-after a restart.
+"""Saves and restores the order in which a run's first backward pass made gradients ready in DDP's
+reducers.
 
 DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which
 parameters are declared, and rebuilds them once in the order in which the first backward pass made

@@ -17,6 +17,7 @@ def capture() -> dict[str, Any]:
 
 
 def _is_cuda_initialized() -> bool:
+    """Return whether this process has begun to use CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 

@@ -94,7 +94,9 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
 
 
 def _storable(value: Any, around: tuple[Any, ...]) -> Any:
-    """`around`: the schedulers that hold it; what refers to one of them is the script's own."""
+    """Return the part of a scheduler's value that is stored. `around`: the schedulers that hold it;
+    references to them are not stored.
+    """
     if isinstance(value, LRScheduler):
         return _storable(_state(value), (*around, value))
     if type(value) is dict:
@@ -111,9 +113,7 @@ def _storable(value: Any, around: tuple[Any, ...]) -> Any:
 
 
 def _is_stored_by_item(value: Any) -> bool:
-    """Whether a list holds others, so that it is stored item by item.
-    A tuple does if a scheduler is in it.
-    """
+    """Return whether a list is stored item by item; a tuple is if a scheduler is in it."""
     return type(value) is list or any(isinstance(item, LRScheduler) for item in value)
 
 
@@ -154,7 +154,7 @@ def _with_live_objects(stored: Any, live: Any, parts: _Parts) -> Any:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is a scheduler, or a list of such."""
+    """Return whether the value is a scheduler, or a list of schedulers."""
     return isinstance(value, LRScheduler) or (
         type(value) in (list, tuple)
         and bool(value)
@@ -186,7 +186,9 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
 
 
 def _count_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
-    """Of lists only: in somebody's own scheduler, what has torch's names may be anything."""
+    """Return one line for each list of torch's schedulers that has another length. Values that are
+    no lists are not compared: in other authors' schedulers these names may mean anything.
+    """
     both = [
         (name, stored.get(name), getattr(scheduler, name, []))
         for name in ("base_lrs", "_schedulers")

@@ -1,5 +1,5 @@
-"""Stepping: which optimizers step during a run's first steps,
-and which parameters. Keeps none of them alive.
+"""StepObserver: which optimizers step during a run's first steps, and which parameters. Keeps none
+of them alive.
 """
 
 from __future__ import annotations
@@ -51,15 +51,16 @@ class StepObserver:
         self._point = point
 
     def stepped_memory(self) -> set[int]:
-        """The memory of all parameters that were stepped."""
+        """Return the memory of all parameters that were stepped."""
         return set[int]().union(*(each.parameters for each in list(self._seen.values())))
 
     def untracked(self, held: set[int], kept: Mapping[int, Any]) -> Iterator[tuple[Optimizer, str]]:
         """Yield each optimizer outside of `kept` that carries something from step to step for a
         parameter in `held`.
 
-        `held`: the memory of all tensors that the run saves. `kept`: optimizers by their ids. Yield
-        also what it carries. One that is made anew in each step carries nothing over a safe point.
+        `held`: the memory of all tensors that the run saves. `kept`: ids of optimizers. Each result
+        also says what the optimizer carries. An optimizer that is made anew in each step carries
+        nothing over a safe point.
         """
         for each in list(self._seen.values()):
             optimizer = each.optimizer()
@@ -76,7 +77,7 @@ class StepObserver:
                 yield optimizer, "its options, which change in training,"
 
     def parameters_of(self, optimizer: Optimizer) -> set[int]:
-        """The memory of the parameters that it was seen to step."""
+        """Return the memory of the parameters that the optimizer was seen to step."""
         each = self._seen.get(id(optimizer))
         return set() if each is None or each.optimizer() is not optimizer else each.parameters
 

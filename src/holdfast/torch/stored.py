@@ -1,4 +1,4 @@
-"""Stored leaves and live tensors: compares them, and fills one from the other."""
+"""Compares stored leaves with live tensors, and fills one from the other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tensor_facts(value: object) -> TensorFacts | None:
 
 
 def empty_tensor(stored: LeafReader, device: torch.device) -> torch.Tensor:
-    """A tensor of the stored dtype and layout, without values yet."""
+    """Return a tensor of the stored dtype and layout, without values yet."""
     dtype, stride = dtype_and_stride(stored)
     if stride is None:
         return torch.empty(stored.shape, dtype=dtype, device=device)
@@ -54,7 +54,7 @@ def empty_tensor(stored: LeafReader, device: torch.device) -> torch.Tensor:
 
 
 def dtype_and_stride(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
-    """Return its dtype and its stride, None for C order.
+    """Return the dtype of a stored tensor, and its stride; None for C order.
 
     Raises:
         Damaged: it does not describe a tensor.
@@ -85,8 +85,8 @@ def require_described(stored: LeafReader) -> None:
 
 
 class TensorRestore:
-    """Stored leaves to be read into live tensors.
-    `into` and `fresh` only record the request; `run` reads all.
+    """Reads stored leaves into live tensors. `read_into`, `read_part` and `read_new` record
+    requests; `read_all` reads them.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class TensorRestore:
         self._parts: dict[str, list[pieces.StoredSlice]] = {}
 
     def read_into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
-        """Fill `live` with the stored values."""
+        """Fill `live` with the stored values when `read_all` is called."""
         if isinstance(stored, torch.Tensor):
             with torch.no_grad():
                 live.copy_(stored)
@@ -110,7 +110,7 @@ class TensorRestore:
             self.read_part(cut)
 
     def read_part(self, cut: pieces.StoredSlice) -> None:
-        """Fill its tensor with these items of its leaf."""
+        """Fill the live tensor of a slice with its items of the stored leaf."""
         live, stored = cut.live, cut.stored
         if pieces.is_whole_leaf(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
             # tied tensors may count their versions apart: no graph made before may go backward over
@@ -123,8 +123,8 @@ class TensorRestore:
     def read_new(
         self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return a new tensor on `device` with the stored dtype, shape and stride; `run` fills in
-        its values.
+        """Return a new tensor on `device` with the stored dtype, shape and stride; `read_all` fills
+        in its values.
 
         If its parameter is a DTensor it becomes one as well, unless it is a single number.
         """
@@ -138,8 +138,8 @@ class TensorRestore:
         return tensor
 
     def read_all(self) -> None:
-        """Read all of them, straight from the files where possible;
-        of the others, few exist twice at a time.
+        """Read all requested leaves, straight from the files where possible; of the others, few
+        exist twice at a time.
         """
         now = DeviceMoments()
         read_into_memory(
@@ -158,7 +158,7 @@ class TensorRestore:
 
 
 def _first_batch(parts: list[list[pieces.StoredSlice]]) -> list[list[pieces.StoredSlice]]:
-    """Return the first ones, of at most `AROUND_BYTES` together, or the first alone."""
+    """Return the first slices, of at most `AROUND_BYTES` together, or the first alone."""
     total = 0
     for count, cuts in enumerate(parts):
         total += cuts[0].stored.size_bytes
@@ -200,7 +200,7 @@ def tensor_differences(path: str, stored: object, live: object) -> list[str]:
 
 
 def memory_id(tensor: torch.Tensor) -> int:
-    """Identify a tensor's memory: a detached one has the same."""
+    """Return what identifies a tensor's memory: a detached tensor has the same."""
     return pieces.local_tensor(tensor).untyped_storage().data_ptr() or id(tensor)
 
 
@@ -222,7 +222,9 @@ def load_live_state(live: Any, state: Any) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether each of its items has its own place, in host memory or on a CUDA device."""
+    """Return whether each of the tensor's items has its own place, in host memory or on a CUDA
+    device.
+    """
     return (
         type(tensor.detach()) is torch.Tensor
         and (tensor.is_cpu or tensor.is_cuda)
@@ -233,7 +235,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether each item has its own place and no place is empty."""
+    """Return whether each item has its own place and no place is empty."""
     expected = 1
     for step, extent in sorted(
         (step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1

@@ -1,6 +1,7 @@
-"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own.
+"""Clones a DataLoader: the clone has the user's settings, with an order and a generator of
+Holdfast's own.
 
-A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop
+A clone draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop
 without it, the global generator moves as the plain loader would have moved it when an epoch begins:
 
     each new iterator             one number, the seed of its workers; from `generator=` if the
@@ -38,8 +39,8 @@ def clone_loader(
     kind: Any = DataLoader,
     **settings: Any,
 ) -> Any:
-    """A `kind` of loader like `loader`;
-    `steps` takes the place of its batch sampler, `dataset` of its dataset.
+    """Return a loader of class `kind` like `loader`; `steps` takes the place of its batch sampler,
+    `dataset` of its dataset.
     """
     if loader.num_workers and not getattr(loader, "in_order", True):  # since torch 2.6
         warnings.warn(
@@ -109,7 +110,7 @@ def torchdata_class(name: str) -> Any:
 
 
 def _user_settings(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return the user's settings that the twin takes over, without samples and their order."""
+    """Return the user's settings that the clone takes over, without samples and their order."""
     names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:
         names += ["prefetch_factor", "multiprocessing_context"]

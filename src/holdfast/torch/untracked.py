@@ -1,5 +1,5 @@
-"""Untracked: finds torch's objects that a loop uses and a run does not save: optimizers,
-parameters, copies.
+"""Finds torch's objects that a loop uses and a run does not save: optimizers, parameters,
+copies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from .stored import memory_id
 
 
 def memory_of_tensors(captured: Iterable[Any]) -> set[int]:
-    """The memory of all tensors in captured states, modules and optimizers' states excepted."""
+    """Return the memory of all tensors in captured states, modules and optimizers' states
+    excepted.
+    """
     return {place for value in captured for place in _memory_of_captured(value)}
 
 
 def memory_of_run(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]:
-    """The memory of all tensors that the run saves, besides the moments of its optimizers.
+    """Return the memory of all tensors that the run saves, besides the moments of its optimizers.
 
     `captured`: the state of all objects, and the values of run.vars.
     """
@@ -122,8 +124,8 @@ def unsaved_optimizers(
 
 
 def omits_references(value: Any) -> bool:
-    """Whether it is of torch's own kind:
-    its state_dict() does not contain the objects that it refers to.
+    """Return whether the value is of torch's own kind: its state_dict() does not contain the
+    objects that it refers to.
     """
     method = getattr(type(value), "state_dict", None)
     homes = (nn.Module.state_dict, Optimizer.state_dict, GradScaler.state_dict)
@@ -135,8 +137,8 @@ def omits_references(value: Any) -> bool:
 
 
 def unsaved_tensors(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a module outside of `held`;
-    not those in which batch norm counts.
+    """Yield the parameters and buffers of a module outside of `held`, without those in which batch
+    norm counts.
     """
     for name, each in module.named_modules():
         buffers = [] if isinstance(each, _NormBase) else each.named_buffers(recurse=False)
@@ -146,9 +148,9 @@ def unsaved_tensors(module: nn.Module, held: set[int]) -> Iterator[tuple[str, to
 
 
 def is_stepped(value: Any, steps: StepObserver) -> bool:
-    """Whether an optimizer steps the parameters of a module, or the tensors of a container.
+    """Return whether an optimizer steps the parameters of a module, or the tensors of a container.
 
-    The report is then about the optimizer.
+    If so, the warning is about the optimizer.
     """
     stepped = steps.stepped_memory()
     tensors = value.parameters() if isinstance(value, nn.Module) else ()
@@ -158,12 +160,14 @@ def is_stepped(value: Any, steps: StepObserver) -> bool:
 
 
 def memory_of(tensor: Any) -> int:
-    """Identify a tensor's memory; 0 for anything else."""
+    """Return what identifies a tensor's memory; 0 for anything else."""
     return memory_id(tensor) if isinstance(tensor, torch.Tensor) else 0
 
 
 def is_unshared(value: Any) -> bool:
-    """Whether only its Python object refers to a tensor and its memory. True for anything else."""
+    """Return whether only its Python object refers to a tensor and its memory; true for anything
+    else.
+    """
     if not isinstance(value, torch.Tensor):
         return True
     try:
@@ -178,7 +182,7 @@ def is_unshared(value: Any) -> bool:
 
 
 def _reference_counts(tensor: torch.Tensor) -> tuple[int, int]:
-    """References in C++ to the tensor, and to its memory."""
+    """Return how many references C++ has to the tensor, and to its memory."""
     memory = tensor.untyped_storage()
     return tensor._use_count(), torch._C._storage_Use_Count(memory._cdata)  # type: ignore[attr-defined]  # noqa: SLF001
 
@@ -192,7 +196,7 @@ def _shapes(parameters: Iterable[torch.Tensor]) -> Counter[tuple[int, ...]]:
 
 
 def _memory_of_captured(value: Any) -> Iterator[int]:
-    """The memory of all tensors in a captured state."""
+    """Yield the memory of all tensors in a captured state."""
     if isinstance(value, torch.Tensor):
         yield memory_id(value)
     elif isinstance(value, Mapping):

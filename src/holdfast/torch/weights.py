@@ -15,7 +15,9 @@ from .stored import tensor_differences
 
 
 class WeightMatch(NamedTuple):
-    """Names as the model has them, except for `unexpected`, which it does not have."""
+    """Which leaves fit a model, by the model's names; `unexpected` names those that the model does
+    not have.
+    """
 
     loaded: list[str]
     missing: list[str]

@@ -1,5 +1,5 @@
-"""Workers of a DataLoader: they ignore the signals that stop a run, and end with the loop that they
-work for.
+"""Workers of a DataLoader ignore the signals that stop a run, and end with the loop that they work
+for.
 
 Schedulers and terminals signal whole process groups. If a worker died of such a signal, the last
 save would fail.
@@ -24,7 +24,9 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, 
 
 
 class IgnoreStopSignals:
-    """Runs in a worker before its first sample: only the main process reacts to a stop."""
+    """A `worker_init_fn` that makes a worker ignore stop signals: only the main process reacts to
+    them.
+    """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
@@ -36,7 +38,9 @@ class IgnoreStopSignals:
 
 
 class WorkerInit(IgnoreStopSignals):
-    """The same, in a worker of `run.batches`."""
+    """An `IgnoreStopSignals` for the workers of `run.batches`: it marks the process as a worker,
+    too.
+    """
 
     def __call__(self, worker: int) -> None:
         mark_as_worker()
@@ -44,8 +48,8 @@ class WorkerInit(IgnoreStopSignals):
 
 
 def iterate(twin: Any) -> Iterator[Any]:
-    """Return an iterator of the twin;
-    its workers ignore stop signals also where torch is younger than the run.
+    """Return an iterator of the cloned loader; its workers ignore stop signals also if torch was
+    imported after the run began.
     """
     with workers_ignore_stops():
         return iter(twin)
@@ -53,7 +57,9 @@ def iterate(twin: Any) -> Iterator[Any]:
 
 @contextmanager
 def workers_ignore_stops() -> Iterator[None]:
-    """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too."""
+    """Let the workers of *any* DataLoader ignore stop signals within this block, those of an
+    evaluation, too.
+    """
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
     original = kind.__init__
 
@@ -84,8 +90,8 @@ def workers_ignore_stops() -> Iterator[None]:
 
 
 def _start_forkserver() -> None:
-    """Start a forkserver under the signals that are blocked now. A forkserver from before the run
-    keeps serving its own children.
+    """Start a new forkserver while stop signals are blocked, so that its children inherit that. A
+    forkserver from before the run keeps serving its own children.
     """
     server: Any = forkserver._forkserver  # noqa: SLF001
     with server._lock:  # noqa: SLF001
@@ -99,8 +105,8 @@ _forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run. A SIGTERM from the parent still ends it, or
-    any once the parent has ended.
+    """Ignore, in a worker, the signals that stop a run. A SIGTERM from the parent still ends it, or
+    any SIGTERM once the parent has ended.
     """
     # a handler does not learn who sent it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
