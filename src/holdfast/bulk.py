@@ -1,4 +1,4 @@
-"""Bulk: writes big files past the page cache in several threads, and digests them meanwhile.
+"""Bulk I/O: writes big files past the page cache in several threads, and digests them meanwhile.
 
 Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or
 preallocation, it works without them. The bytes survive a power loss once `write` has returned, with
@@ -89,7 +89,7 @@ def write(
 
 
 def release_chunks() -> None:
-    """Give back the chunks that are kept between files."""
+    """Free the chunks of memory that are kept between files."""
     _idle.clear()
 
 
@@ -165,7 +165,7 @@ class _FileWrite:
                 yield
 
     def _is_page_aligned(self, data: Data) -> TypeGuard[memoryview]:
-        """Whether the disk can read these bytes from where they are: whole pages, at a page
+        """Return whether the disk can read these bytes where they are: whole pages, at a page
         boundary of the file.
         """
         at_page = self._direct and not self._filled and self._end % PAGE == 0

@@ -1,4 +1,6 @@
-"""Messages between the ranks of a run, through a store of keys and values such as torch's."""
+"""Channel: messages between the ranks of a run, through a store of keys and values such as
+torch's.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ class Channel(Protocol):
     def drop(self, key: str) -> None: ...
 
     def reconnect(self) -> Channel:
-        """Return a channel with the same keys over its own connection, for another thread."""
+        """Return a channel with the same keys over a connection of its own, for another thread."""
         ...
 
 
@@ -84,10 +86,10 @@ def discard(channel: Channel, key: str) -> None:
 
 
 def poll_intervals(until: float, world: int = 1) -> Iterator[float]:
-    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield
+    """Sleep between polls for a message of another of `world` ranks, until the time limit; yield
     the seconds so far.
 
-    The pause between two looks is at most a twentieth of the wait so far. It is also at most half a
+    The pause between two polls is at most a twentieth of the wait so far. It is also at most half a
     second, or one second for each 2,000 ranks. So long waits do not overload the store, which all
     ranks query. Signals are handled meanwhile; a wait in the store's own client would block them.
     """

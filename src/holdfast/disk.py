@@ -280,8 +280,8 @@ def _create_locked(path: Path, mode: int) -> int:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that was writing this file of `replacing` is gone.
-    If locks do not work here: no.
+    """Return whether the process that was writing this file of `open_replacement` is gone. False if
+    locks do not work here.
     """
     return _act_if_abandoned(path, lambda: None)
 

@@ -24,7 +24,7 @@ class SafePointMark(NamedTuple):
 
 
 def save_is_due(every: Every | None, *, last: SafePointMark, now: SafePointMark) -> bool:
-    """Whether to save at `now`. The last save (or the start) was at `last`.
+    """Return whether to save at `now`. The last save (or the start) was at `last`.
 
     Steps and epochs count from the run's beginning, not from the last save: saves forced in between
     (a new best, a stop) do not shift the ones that follow. Epochs are due at their end only.
@@ -41,7 +41,8 @@ def save_is_due(every: Every | None, *, last: SafePointMark, now: SafePointMark)
 
 
 def must_stop(now_s: float, deadline_s: float, save_s: float, step_s: float) -> bool:
-    """Whether one more step would leave too little time before the deadline to save and leave.
+    """Return whether one more step would leave too little time before the deadline to save and
+    exit.
 
     `save_s` and `step_s` are the times that a save and a step have taken so far. Both times use one
     clock.
@@ -54,14 +55,14 @@ def _epochs_done(mark: SafePointMark) -> int:
 
 
 def exit_time_s(save_s: float) -> float:
-    """Return the seconds that a save and the exit after it may take.
-    The last save took `save_s`.
+    """Return the seconds that a save and the exit after it may take. The last save took
+    `save_s`.
     """
     return SAVE_MARGIN * save_s + LEAVE_S
 
 
 def notice_time_s(save_s: float) -> int:
-    """Return how many seconds before the end of a job to request a notice.
-    A save takes `save_s`.
+    """Return how many seconds before the end of a job to request a notice. A save takes
+    `save_s`.
     """
     return math.ceil(exit_time_s(save_s)) + LATE_S

@@ -1,4 +1,4 @@
-"""Journal: what happened to a run, one JSON object a line, one file per attempt.
+"""Journal: the events of a run, one JSON object a line, one file per attempt.
 
 The current attempt writes `attempts/<n>/attempt-<n>.jsonl`; the next attempt moves the file to
 `history/`. Readers merge them. A torn line (the process died, the disk was full) is dropped by
@@ -66,8 +66,8 @@ for _kind in (
 
 
 class JournalLines(Sequence[Event]):
-    """The events of one journal. It is read when the first event is asked for; each line is parsed
-    once, when it is.
+    """The events of one journal. The file is read when the first event is asked for; each line is
+    parsed once, on demand.
 
     A start asks for the first and the last few of what may be millions of lines.
     """
@@ -104,8 +104,8 @@ class JournalLines(Sequence[Event]):
         self.__dict__.pop("_lines", None)
 
     def newest_with(self, word: bytes) -> Iterator[Event]:
-        """Return the events whose lines have this word,
-        the newest first; no other line is parsed.
+        """Return the events whose lines have this word, the newest first; no other line is
+        parsed.
         """
         if word not in self._with:
             self._with[word] = [at for at, line in enumerate(self._lines) if word in line]
@@ -212,8 +212,8 @@ def _content(path: Path) -> bytes:
 
 
 def _read_without_holes(file: FileIO) -> bytes:
-    """Return the content of a file without its holes,
-    which may have any size; a hole ends a line.
+    """Return the content of a file without its holes, which may have any size; a hole ends
+    a line.
     """
     parts, at = [], 0
     with suppress(OSError):  # ENXIO: there is nothing more

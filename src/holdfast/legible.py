@@ -1,4 +1,4 @@
-r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are
+r"""Text in the form that JSON can hold. JSON has no lone surrogates, which stand for bytes that are
 not UTF-8.
 
 The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other
@@ -57,8 +57,8 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in the largest unit of which it has two:
-    0.4 s, 95 s, 7.5 min, 3 h. Of None: nothing.
+    """Return a time as text, in the largest unit of which it has at least two: 0.4 s, 95 s, 7.5
+    min, 3 h. Of None: nothing.
     """
     if seconds is None or seconds < 0:
         return ""
@@ -69,7 +69,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return three digits and a unit: "1.23 MB"."""
+    """Return a number of bytes as text with three digits and a unit: "1.23 MB"."""
     number, unit = float(size_bytes), 0
     while number >= 999.5 and unit < len(_UNITS) - 1:
         number, unit = number / 1000, unit + 1

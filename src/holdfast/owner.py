@@ -48,7 +48,7 @@ def describe_process(pid: int) -> dict[str, Any]:
 
 
 def parent_pid(pid: int) -> int | None:
-    """Return the parent of a process while that is alive. Source: proc(5), field 4."""
+    """Return the pid of a process's parent while the process is alive. Source: proc(5), field 4."""
     text = _text(f"/proc/{pid}/stat")
     return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
 
@@ -95,7 +95,7 @@ def is_me(owner: Facts) -> bool:
 
 
 def is_earlier_start(owner: Facts) -> bool:
-    """Whether the owner is an earlier start of this same Slurm job (and array task)."""
+    """Return whether the owner is an earlier start of this same Slurm job (and array task)."""
     mine, other = _job(), owner.get("job")
     if mine is None or not isinstance(other, Mapping):
         return False
@@ -152,8 +152,8 @@ def _process(pid: object) -> tuple[str, str] | None:
 
 
 def _is_hidden(pid: object) -> bool:
-    """Whether a process has this pid although /proc does not show it: with hidepid /proc shows
-    only the user's own.
+    """Return whether a process has this pid although /proc does not show it: with hidepid /proc
+    shows only the user's own.
     """
     try:
         return isinstance(pid, int) and pid > 0 and os.getpgid(pid) >= 0

@@ -1,5 +1,5 @@
-"""Pages: page-aligned memory for bulk data,
-copies into it that let other threads run, and `Distant` bytes.
+"""Page-aligned memory for bulk data, copies into it that let other threads run, and
+`DistantBytes`.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def round_to_pages(size: int) -> int:
 
 
 def address(data: Data) -> int:
-    """Address of writable, non-empty memory.
-    TypeError for distant bytes: they have no host address.
+    """Return the address of writable, non-empty memory. TypeError for distant bytes: they have no
+    host address.
     """
     return ctypes.addressof(ctypes.c_char.from_buffer(data))  # type: ignore[arg-type]
 
 
 class LeafItems(Protocol):
-    """A leaf's items where they are: on a device, or in another order than C order."""
+    """The items of a leaf where they are: on a device, or in another order than C order."""
 
     @property
     def itemsize(self) -> int: ...
@@ -83,8 +83,8 @@ class LeafItems(Protocol):
 
 
 class DistantBytes:
-    """Bytes that are not on the host in C order.
-    A slice is `Distant`, too; only copying gathers the bytes.
+    """Bytes that are not on the host in C order. A slice is `DistantBytes`, too; only copying
+    gathers the bytes.
     """
 
     __slots__ = ("_items", "_start", "nbytes", "pin")
@@ -202,8 +202,8 @@ def begin_copy(target: memoryview, source: Data) -> Wait | None:
 
 
 def _copy_in_moves(to: int, whence: int, size: int) -> None:
-    """Copy in small moves; but in one while threads compute in Python:
-    after each move, one of them goes first.
+    """Copy in small moves; in one move while threads compute in Python, because after each move one
+    of them would run first.
     """
     start = 0
     while start < size:
@@ -225,13 +225,14 @@ def copy_over(target: Data, source: memoryview) -> None:
 
 
 def await_copy(wait: Wait | None) -> None:
+    """Wait for the copy if there is a wait."""
     if wait is not None:
         wait()
 
 
 def byte_pieces(data: Data) -> Iterator[memoryview]:
-    """Yield its bytes in order: memory as it is,
-    distant bytes `PIECE_BYTES` at a time, each valid until the next.
+    """Yield the bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid
+    until the next.
     """
     if isinstance(data, memoryview):
         yield data

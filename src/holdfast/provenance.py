@@ -1,5 +1,5 @@
-"""Provenance: a checkpoint's origin for its manifest,
-without secrets and without environment variables.
+"""Provenance: where a checkpoint comes from, for its manifest, without secrets and without
+environment variables.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def document(
     hyperparameters: Mapping[str, Any] | None = None, dataset: object = None
 ) -> dict[str, Any]:
-    """Return this process's origin, JSON-like: the caller's own facts, git, library versions,
+    """Return the origin of this process, JSON-like: the caller's own facts, git, library versions,
     Python, host, command.
     """
     return {
@@ -91,8 +91,8 @@ def git_state(directory: str) -> dict[str, Any] | None:
     """Return the commit of the repository around `directory`, and whether tracked files differ;
     None without a repository.
 
-    Also None without git. Asked once a process: the code that runs is the code that was read at its
-    start.
+    Also None without git. Git is asked once per process: the code that runs is the code that was
+    read at its start.
     """
     import subprocess
 
@@ -215,7 +215,7 @@ def _redact_text(text: str) -> str:
 
 
 def _is_telling_name(name: str) -> bool:
-    """Whether a value of this name is likely a secret."""
+    """Return whether a value of this name is likely a secret."""
     words = [word.lower() for word in WORDS.findall(name)]
     if re.search(TELLING_PARTS, "".join(words)):
         return True

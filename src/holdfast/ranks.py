@@ -1,8 +1,8 @@
 """Ranks: the processes that make one attempt of a run together, and the messages between them.
 
 No collective of a framework is used here. Messages go through a store of keys and values, such as
-torch's. A thread needs a `twin` of its own. Every wait has a deadline, and its error names the
-missing rank.
+torch's. Another thread needs ranks of its own: `for_thread`. Every wait has a deadline, and its
+error names the missing rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys that belong to no conve
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What went wrong on a rank."""
+    """The error of a rank: its kind and its message."""
 
     rank: int
     kind: str
@@ -89,8 +89,8 @@ class Ranks:
         return self.rank == 0
 
     def for_thread(self, name: str) -> Ranks:
-        """Return the same ranks in a new conversation,
-        for another thread; each call makes a new one.
+        """Return the same ranks in a new conversation, for another thread; each call makes a new
+        one.
         """
         self._twins[name] += 1
         return self._new_conversation(f"{name}-{self._twins[name]}", self._channel.reconnect())
@@ -108,27 +108,27 @@ class Ranks:
         )
 
     def leave_request(self, text: str) -> None:
-        """Leave a text for rank 0, which calls `wished`.
-        It replaces the text of any rank before.
+        """Leave a text for rank 0, which calls `pending_request`. It replaces the text of any rank
+        before.
         """
         self._channel.put(_WISH, legible(text).encode())
 
     def pending_request(self) -> str | None:
-        """The text of the last `wish` of any rank, without waiting."""
+        """Return the text of the last `leave_request` of any rank, without waiting."""
         found = self._channel.get(_WISH)
         return None if found is None else found.decode()
 
     def mark(self, what: str) -> None:
-        """Leave a mark that this rank has done something; `all_marked` checks for it."""
+        """Record that this rank has done something; `all_marked` checks for it."""
         self._channel.put(f"{self._under}{what}/{self.rank}", b"")
 
     def all_marked(self, what: str) -> bool:
-        """Whether all ranks but 0 have left that mark by now."""
+        """Return whether all ranks but 0 have called `mark` with that text by now."""
         keys = (f"{self._under}{what}/{rank}" for rank in range(1, self.world))
         return all(self._channel.get(key) is not None for key in keys)
 
     def report_error(self, error: BaseException) -> None:
-        """Before this rank ends with `error`: leave its kind and first line for
+        """Record, before this rank ends with `error`, its kind and first line for
         `reported_errors`.
         """
         failure = _failure(self.rank, error)
@@ -137,7 +137,7 @@ class Ranks:
             self._channel.put(f"{_FAILED}/{self.rank}", msgspec.msgpack.encode(short))
 
     def reported_errors(self) -> list[Failure]:
-        """The errors that other ranks have left with `report_error`, without waiting."""
+        """Return the errors that other ranks have recorded with `report_error`, without waiting."""
         found = []
         with suppress(RanksError):
             for rank in range(self.world):
@@ -147,7 +147,9 @@ class Ranks:
         return found
 
     def leave(self, why: str) -> None:
-        """This rank sends no more messages: end the waits of the others, in every conversation."""
+        """End the waits of the other ranks, in every conversation: this rank sends no more
+        messages.
+        """
         self._announce_departure(f"rank {self.rank} {why}")
 
     def _announce_departure(self, why: str) -> RanksError:
@@ -206,7 +208,7 @@ class Ranks:
 
     @contextmanager
     def together(self, topic: str, known: Sequence[type[Exception]] = ()) -> Iterator[None]:
-        """At the end of the block, raise an error of one rank on all: elsewhere as an error of the
+        """Raise, at the end of the block, an error of one rank on all: elsewhere as an error of the
         same kind.
 
         `known`: kinds that are passed on besides our own errors. Exits that are not errors (Ctrl-C,

@@ -46,9 +46,9 @@ def newest_finite(checkpoints: Iterable[CheckpointFacts]) -> CheckpointFacts | N
 
 
 def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
-    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best.
+    """Return whether a checkpoint with this `rule.metric` would be among the `rule.n` best.
 
-    A tie would not, nor a value that is not finite.
+    A checkpoint that ties with the worst of them would not, nor one whose value is not finite.
     """
     if not math.isfinite(value):
         return False

@@ -23,7 +23,7 @@ from .legible import legible
 
 # each dataclass would cost half a millisecond of every start
 class _JoinableRule(msgspec.Struct, frozen=True):
-    """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
+    """The base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
         if not isinstance(other, _JoinableRule):
@@ -103,7 +103,7 @@ class Within(_JoinableRule, frozen=True):
 
 
 class AnyOf(_JoinableRule, frozen=True):
-    """The result of `|`: keep what any of `rules` keeps."""
+    """The rule `a | b`: keep what any of `rules` keeps."""
 
     rules: tuple[Rule, ...]
 

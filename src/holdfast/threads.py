@@ -1,4 +1,4 @@
-"""Threads, and waits for them that end although a KeyboardInterrupt may come at any instruction.
+"""Threads, and waits for them, that survive a KeyboardInterrupt at any instruction.
 
 Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt
 inside `threading`'s own code (Event, Condition, `Thread.start`, and the pools and Futures built on
@@ -44,7 +44,7 @@ class Condition:
         self._asleep: list[threading.Lock] = []  # one acquired lock for each waiting thread
 
     def notify_all(self) -> None:
-        """Let the waiting threads look again, because their condition may be true now."""
+        """Let the waiting threads check again, because their condition may be true now."""
         for each in tuple(self._asleep):
             with suppress(RuntimeError):  # already released: that thread is awake and about to look
                 each.release()
@@ -90,8 +90,8 @@ class Latch:
 
 
 class Worker:
-    """Work that a thread of its own does once, unless it is withdrawn before it begins. The first
-    of the two wins.
+    """Runs work once, in a thread of its own, unless it is withdrawn before it begins; the first of
+    the two wins.
 
     If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does
     not report which.
@@ -129,15 +129,15 @@ class Worker:
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether the work has not begun and never will."""
+        """Whether the work has not begun and never will begin."""
         if not self._started:
             self.withdraw()
         return not self._decision.get("begun", True)
 
     @property
     def is_over(self) -> bool:
-        """Whether no thread does the work, now or later.
-        A forked child has none of its parent's threads.
+        """Whether no thread does the work, now or later. A forked child has none of its parent's
+        threads.
         """
         return self.ended.is_set() or self.is_withdrawn or os.getpid() != self._process
 
@@ -166,7 +166,7 @@ class Worker:
 
 
 class WorkerGroup:
-    """Several workers. `dismiss` waits for all of them and prevents further ones."""
+    """Several workers. `dismiss` waits for all of them and lets no further worker begin."""
 
     def __init__(self) -> None:
         self.dismissed = False  # workers that check this end early
@@ -193,7 +193,9 @@ class WorkerGroup:
             each.wait()
 
     def dismiss(self) -> None:
-        """As `wait`, and no further worker begins. After an interrupt it may be called again."""
+        """Wait for all workers, and let no further worker begin. After an interrupt it may be
+        called again.
+        """
         self.dismissed = True
         for each in self._members:
             each.withdraw()
@@ -232,8 +234,8 @@ class WorkerPool(Generic[R]):
         self._given.notify_all()
 
     def results(self, *, everything: bool = False) -> Iterator[R]:
-        """Wait until one piece is done (with `everything`,
-        all); yield the results. Raises what a piece raised.
+        """Wait until one piece is done (with `everything`, all); yield the results. Raises what a
+        piece raised.
         """
         count = self.under_way if everything else min(1, self.under_way)
         self._came.wait_for(lambda: len(self._done) >= count)
@@ -245,7 +247,7 @@ class WorkerPool(Generic[R]):
             yield cast("R", result)
 
     def close(self) -> None:
-        """Wait for the pieces that have begun; the others are dropped."""
+        """Wait for the pieces that have begun; drop the others."""
         self._crew.dismissed = True
         self._given.notify_all()
         self._crew.dismiss()

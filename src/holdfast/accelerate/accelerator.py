@@ -1,4 +1,4 @@
-"""Accelerator: what it is made of, as members of the state.
+"""An Accelerator as members of the state: the objects that it has prepared, and the rest.
 
 That is what `accelerator.save_state` saves, but without pickle and each object by its own adapter;
 besides, pending gradients, and what its prepared loaders count. `prepare` may add to it until the
@@ -48,7 +48,7 @@ def members(target: object) -> AttributeSet | None:
 
 
 class AcceleratorMembers(AttributeSet):
-    """The objects of an Accelerator, which restore themselves, and the rest."""
+    """The objects of an Accelerator, which restore themselves, and its accumulation state."""
 
     keeps_gradients = True
 
@@ -80,7 +80,7 @@ class AcceleratorMembers(AttributeSet):
 
 
 class AccumulationState:
-    """What an Accelerator remembers besides its objects: where it is in a group of batches, with
+    """The accumulation state of an Accelerator: its position in a group of accumulated batches, and
     the gradients.
 
     Gradients that a loop leaves until its next `zero_grad` look like pending ones, and are saved
@@ -102,7 +102,9 @@ class AccumulationState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both. Loaders that the checkpoint lacks stay as they are."""
+        """Restore the counts and the gradients. Loaders that the checkpoint lacks stay as
+        they are.
+        """
         own = self._accelerator
         own.step = state["step"]
         own.gradient_state.sync_gradients = state["sync_gradients"]

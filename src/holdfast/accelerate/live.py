@@ -1,4 +1,5 @@
-"""Prepared optimizers and schedulers: each is captured and restored as the one inside it.
+"""Prepared optimizers and schedulers of accelerate: each is captured and restored as the object
+inside it.
 
 AcceleratedOptimizer is no subclass of the optimizer that it wraps. Its own load_state_dict would
 cast the fp32 moments of bf16 parameters.
@@ -16,12 +17,12 @@ from ..run.objects import OBJECTS, adapter_for
 
 
 def handles(target: object) -> bool:
-    """Whether it is a prepared optimizer, or a prepared scheduler."""
+    """Return whether the object is a prepared optimizer, or a prepared scheduler."""
     return isinstance(target, AcceleratedOptimizer | AcceleratedScheduler)
 
 
 def unwrap(target: Any) -> Any:
-    """Return what the program gave to `Accelerator.prepare`."""
+    """Return the object that the program gave to `Accelerator.prepare`."""
     while handles(target):
         target = target.optimizer if isinstance(target, AcceleratedOptimizer) else target.scheduler
     return target

@@ -1,4 +1,4 @@
-"""How a loop walks a loader that `Accelerator.prepare` has returned.
+"""The feed of a loader that `Accelerator.prepare` has returned.
 
 accelerate's own iteration walks it: device placement, `end_of_dataloader`, `remainder`,
 synchronised random numbers, batches that process 0 dispatches. Only the torch loader inside is
@@ -38,7 +38,7 @@ _END = object()
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a prepared loader; None for others.
+    """Return the feed of a prepared loader; None for other loaders.
 
     Raises:
         UsageError: it begins in the middle, keeps a position of its own, differs in length between
@@ -88,7 +88,9 @@ def _unproven_accelerate() -> UnprovenCode | None:
 
 
 class _FetchState(NamedTuple):
-    """The state just before a batch was fetched from the loader inside."""
+    """The position and the random numbers just before a batch was fetched from the loader
+    inside.
+    """
 
     number: int  # of the batches fetched before it in this epoch
     position: FeedPosition
@@ -120,7 +122,7 @@ class PreparedFeed(Feed):
 
     @property
     def can_save_here(self) -> bool:
-        """Whether the last batch ended a group of `accelerator.accumulate`."""
+        """Return whether the last batch ended a group of `accelerator.accumulate`."""
         return bool(self._loader.gradient_state.sync_gradients)
 
     def require_objects(self, objects: Iterable[object]) -> None:
@@ -211,8 +213,8 @@ class PreparedFeed(Feed):
 
     @contextmanager
     def _begin_iteration(self) -> Iterator[None]:
-        """Within this block accelerate begins its iteration. It takes our batches, and does not
-        synchronise again.
+        """Let accelerate begin its iteration within this block. It takes Holdfast's batches, and
+        does not synchronise again.
         """
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
@@ -249,9 +251,7 @@ class PreparedFeed(Feed):
         self._loader.iteration, self._loader.end_of_dataloader = self._epoch + 1, True
 
     def _synchronize(self) -> None:
-        """Do what accelerate does as it begins:
-        all processes have the random numbers of process 0.
-        """
+        """Give all processes the random numbers of process 0, as accelerate does when it begins."""
         kinds = getattr(self._loader, "rng_types", None)
         if kinds is not None:
             synchronize_rng_states(kinds, self._loader.synchronized_generator)

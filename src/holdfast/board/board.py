@@ -49,6 +49,7 @@ class Board:
         self._switch_to_attempt(0)
 
     def _switch_to_attempt(self, attempt: int) -> None:
+        """Follow the journal of this attempt from its beginning."""
         self._attempt = attempt
         self._read = 0  # bytes of its journal that were read
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
@@ -56,7 +57,7 @@ class Board:
         self._last: journal.Event = {}
 
     def make_private(self) -> None:
-        """Keep other users out of what this board writes, as they are kept out of its run."""
+        """Keep other users out of the board's files, as they are kept out of its run."""
         if not self._shared:
             disk.make_private(self.directory)
         for file in scan.glob(self.directory, _OURS) if self._shared else ():

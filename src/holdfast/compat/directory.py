@@ -241,7 +241,7 @@ def _require_alike(words: Sequence[dict[str, Any]]) -> None:
 
 
 def _find_master(words: Sequence[dict[str, Any]]) -> int:
-    """The rank with is_master=True; rank 0 when there is none."""
+    """Return the rank with is_master=True; rank 0 if there is none."""
     masters = [rank for rank, word in enumerate(words) if word["is_master"]]
     if len(masters) > 1:
         raise UsageError(

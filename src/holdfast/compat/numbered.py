@@ -20,6 +20,8 @@ _DELETING = ".deleting-"
 
 
 class NumberedDirectory(NamedTuple):
+    """A checkpoint directory's number, and whether it was forced."""
+
     name: str
     number: int
     forced: bool  # `keep_last` must not remove it
@@ -41,7 +43,7 @@ class NumberedDirectories(NamedTuple):
         return match and NumberedDirectory(name, int(match[1]), bool(match[2]))
 
     def list_all(self) -> list[NumberedDirectory]:
-        """All existing directories, complete or not, by number."""
+        """Return all existing directories, complete or not, by number."""
         found = (
             self.parse_name(each.name)
             for each in os.scandir(self.root)
@@ -111,8 +113,8 @@ class NumberedDirectories(NamedTuple):
         return made, [each.name for each in unfinished]
 
     def keep_newest(self, last: int) -> None:
-        """Remove all complete ones but the `last` newest and the forced ones;
-        none if `last` is 0 or less.
+        """Remove all complete directories but the `last` newest and the forced ones; none if `last`
+        is 0 or less.
         """
         latest = self.latest()
         if latest and last > 0:
@@ -140,7 +142,7 @@ class NumberedDirectories(NamedTuple):
 
 
 def checked_name(name: str) -> str:
-    """Return `name`.
+    """Return `name` if file names can begin with it.
 
     Raises:
         UsageError: no file name can begin with it.

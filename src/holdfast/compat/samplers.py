@@ -1,5 +1,5 @@
-"""cycling_utils' samplers: our samplers with their names,
-arguments, attributes, errors and states.
+"""cycling_utils' samplers: Holdfast's samplers with their names, arguments, attributes, errors and
+states.
 """
 
 from __future__ import annotations

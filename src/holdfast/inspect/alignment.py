@@ -1,6 +1,4 @@
-"""Alignment: which tensors of two checkpoints belong together although their names begin
-differently. Pure.
-"""
+"""Aligns the tensors of two checkpoints whose names begin differently. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ _JOINT = re.compile(r"[/.]")
 
 
 class PrefixPair(NamedTuple):
-    """The prefixes of common tensors' names in each checkpoint:
-    `model/` here, `state_dict/model.` there.
+    """The prefixes of common tensors' names in each checkpoint: `model/` here, `state_dict/model.`
+    there.
     """
 
     a: str
@@ -24,7 +22,7 @@ class PrefixPair(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """Which tensors are compared: their names in each checkpoint, and the name that is shown,
+    """The tensors that are compared: their names in each checkpoint, and the name that is shown,
     spelled as in checkpoint a.
     """
 

@@ -105,8 +105,8 @@ def compare(
 
 
 def align_tensors(a: Checkpoint, b: Checkpoint) -> Alignment | None:
-    """Return which tensors belong together if only those can be compared;
-    None: everything can be.
+    """Return which tensors belong together if only tensors can be compared; None: everything can
+    be.
     """
     if not isinstance(a, ForeignCheckpoint) and not isinstance(b, ForeignCheckpoint):
         return None
@@ -167,8 +167,8 @@ def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
 
 
 def _merge_generators(found: Iterable[Difference]) -> list[Difference]:
-    """Return one line for each random generator:
-    which of its hundreds of words differ is not useful.
+    """Return one line for each random generator: which of its hundreds of words differs is not
+    useful.
     """
     told: dict[str, Difference] = {}
     for each in found:
@@ -305,7 +305,9 @@ def _join_path(where: str, part: str) -> str:
 
 
 def _is_equal_scalar(a: Any, b: Any) -> bool:
-    """Whether both are the same text or integer: a quick answer for most of what a tree holds."""
+    """Return whether both are the same text or integer: a fast answer for most of what a tree
+    holds.
+    """
     return type(a) is type(b) and type(a) in (str, int) and bool(a == b)
 
 
@@ -349,8 +351,8 @@ def _leaf_differences(
 
 
 def _leaf_handles(checkpoint: Checkpoint) -> dict[str, Stored]:
-    """Return the leaves of all ranks:
-    a rank's own under a key with its number, divided ones whole.
+    """Return the leaves of all ranks: a rank's own under a key with its number, divided
+    ones whole.
     """
     found = checkpoint.leaves()
     for rank in range(1, checkpoint.world):
@@ -402,14 +404,14 @@ _Pairs = Callable[[], Iterable[tuple[bytearray, bytearray]]]
 def _value_differences(
     key: str, dtype: str, size_bytes: int, pairs: _Pairs
 ) -> Iterator[Difference]:
-    """Compare bytes a few at a time."""
+    """Compare the values of two leaves a few bytes at a time; yield how far apart they are."""
     far = measure_distance(dtype, size_bytes, pairs())
     if far.differing if far else any(mine != other for mine, other in pairs()):
         yield Difference(key, "bytes", str(far) if far else "its bytes differ", far)
 
 
 def _verify_all(found: Iterable[Stored]) -> None:
-    """Read every byte.
+    """Read every byte of these leaves and compare the digests.
 
     Raises:
         Damaged: it is not what was committed.
@@ -418,15 +420,17 @@ def _verify_all(found: Iterable[Stored]) -> None:
 
 
 def _leaf_digests(stored: Stored) -> list[tuple[Any, str]]:
-    """Equal for leaves of the same bytes in the same pieces."""
+    """Return the digests of a leaf's pieces: equal for leaves with the same bytes in the same
+    pieces.
+    """
     if isinstance(stored, StoredPieces):
         return [(piece.box, piece.leaf.digest) for piece in stored.pieces]
     return [(None, stored.digest)]
 
 
 def _file_differences(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
-    """Files without leaves, which a caller wrote into `Store.directory`. Which shard holds which
-    leaf is no state.
+    """Compare files without leaves, which a caller wrote into `Store.directory`. Which shard holds
+    which leaf is not compared.
     """
 
     def pair(name: str, mine: Any, other: Any) -> Iterable[Difference]:

@@ -1,5 +1,5 @@
-"""Distance: how far apart the numbers of two leaves are. NumPy computes it; without NumPy plain
-Python does, slower.
+"""Distance: how far apart the numbers of two leaves are. NumPy computes it, or Python, slower, if
+NumPy is missing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ FORMATS: Mapping[str, _FloatFormat] = {
 
 
 def ulps(a: float, b: float) -> int | None:
-    """Steps from one float64 number to another of the same sign; None when their signs differ."""
+    """Return the steps from one float64 number to another of the same sign; None if their signs
+    differ.
+    """
     x, y = (struct.unpack("<Q", struct.pack("<d", number))[0] for number in (a, b))
     return None if (x ^ y) >> 63 else abs(x - y)
 
@@ -154,7 +156,7 @@ def _largest(found: Iterable[Any]) -> Any:
 
 
 class _PieceDistance(NamedTuple):
-    """As in `Distance`, of one piece."""
+    """The fields of `Distance` for one piece."""
 
     differing: int
     largest: float | None = None

@@ -1,5 +1,5 @@
-"""Mirrors: which checkpoints each place holds, according to a run's journals, and the cost of
-losing its disk now.
+"""Which checkpoints each mirror holds, according to a run's journals, and what the loss of the
+run's disk would cost now.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back
 
 
 class MirrorFacts(NamedTuple):
-    """One place, according to the journals of the run's last attempts."""
+    """One mirror, according to the journals of the run's last attempts."""
 
     place: str
     checkpoints: list[str]  # names, oldest first
@@ -22,7 +22,7 @@ class MirrorFacts(NamedTuple):
 
 
 def mirrors_of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
-    """Return the places of the run's newest attempt that had any."""
+    """Return the mirrors of the run's newest attempt that had any."""
     held: dict[str, set[str]] = {}
     trouble: dict[str, str] = {}
     for event in (event for log in logs for event in _events(log)):

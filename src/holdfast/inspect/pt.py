@@ -65,7 +65,7 @@ def _archive_files(
 
 
 def _pickle_of(tensors: Sequence[Tensor], numbers: Mapping[str, int]) -> bytes:
-    """Return the pickle of a dict of the tensors; `numbers`: which memory each has."""
+    """Return the pickle of a dict of the tensors; `numbers`: the number of each tensor's memory."""
     members = b"".join(
         _pickle_text(tensor.name) + _pickle_tensor(tensor, numbers[tensor.identity])
         for tensor in tensors

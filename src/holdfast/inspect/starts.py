@@ -1,6 +1,4 @@
-"""Starts: how each start of a run ended,
-and how much of its work was lost, from the journals. Pure.
-"""
+"""How each start of a run ended, and how much of its work was lost, from the journals. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class ProgramStart(NamedTuple):
 
 
 def starts_of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[ProgramStart]:
-    """Return the starts of a run, oldest first; those that never began to work are left out."""
+    """Return the starts of a run, oldest first, without those that never began to work."""
     begun = [log for log in logs if log.restored is not None]
     told = [
         event
@@ -237,7 +235,9 @@ def _exit_cause(event: Event, start: ProgramStart, told: Iterable[Event]) -> str
 
 
 def _supervisor_cause(supervisor: Iterable[Event], start: ProgramStart, until_s: float) -> str:
-    """Return the cause that the supervisor saw when the start ended; "" if it saw none."""
+    """Return the cause that the supervisor recorded when the start ended; "" if it
+    recorded none.
+    """
     ends = (
         event
         for event in supervisor
@@ -249,7 +249,7 @@ def _supervisor_cause(supervisor: Iterable[Event], start: ProgramStart, until_s:
 def _is_node_lost(
     start: ProgramStart, after: tuple[str | None, int], supervisor: Sequence[Event]
 ) -> bool:
-    """Whether the start's node was lost: the scheduler restarted the job, and the supervisor
+    """Return whether the start's node was lost: the scheduler restarted the job, and the supervisor
     recorded no reason.
 
     Before any other end the scheduler signals the supervisor, which records that. Without a
@@ -269,8 +269,8 @@ def _is_node_lost(
 
 
 def _stop_cause(reason: str, start: ProgramStart, told: Iterable[Event]) -> str:
-    """Return the scheduler's cause of a stop if it is in a journal,
-    else what told the start to stop.
+    """Return the scheduler's cause of a stop if it is in a journal, else what caused the start to
+    stop.
     """
     for event in told:
         ours = str(event.get("job")) == start.job and _time(event) >= start.began_s
@@ -284,7 +284,7 @@ def _stop_cause(reason: str, start: ProgramStart, told: Iterable[Event]) -> str:
 
 
 def _last_events(log: Log) -> list[Event]:
-    """Return the last events, the newest first, back to the one with the program's progress.
+    """Return the last events, the newest first, back to the one that shows the program's progress.
 
     A journal may have millions of lines. Those before are of earlier steps.
     """
@@ -297,8 +297,8 @@ def _last_events(log: Log) -> list[Event]:
 
 
 def _is_before_move(event: Event, place: tuple[int, int]) -> bool:
-    """Whether the event was written before the program left that place.
-    A save's line may be written later.
+    """Return whether the event was written before the program moved on from `place`. A save's line
+    may be written later.
     """
     return event["event"] not in {"saved", *AFTERWARDS} and journal.position(event) <= place
 

@@ -1,5 +1,5 @@
-"""Tensors: a checkpoint's leaves,
-named and written in other programs' formats. No framework is needed.
+"""Names a checkpoint's tensors and writes them in other programs' formats. No framework is
+needed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Tensor(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Equal for tied tensors: the same items of the same leaf."""
+        """Identifies the items of the leaf: equal for tied tensors."""
         return f"{self.leaf.key}\0{self.view}"
 
     def chunks(self) -> Iterator[Chunk]:
@@ -73,6 +73,8 @@ class Tensor(NamedTuple):
 
 
 class SelectedTensors(NamedTuple):
+    """The tensors of one part of a state, with the names of tied ones."""
+
     tensors: list[Tensor]
     tied: dict[str, str]  # `ties` of them
     left_out: int  # number of values that are not tensors
@@ -209,7 +211,7 @@ def _gather_view(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
 
 
 def _reader(leaf: Stored) -> Callable[[int, int], Iterable[Chunk]]:
-    """Return a function that gives bytes of the leaf: from a place on, so many."""
+    """Return a function that reads bytes of the leaf: from an offset on, so many."""
     if isinstance(leaf, StoredLeaf):
         return streaming.RandomAccess(leaf)
     data = leaf.read()
@@ -217,7 +219,7 @@ def _reader(leaf: Stored) -> Callable[[int, int], Iterable[Chunk]]:
 
 
 def _item_offsets(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[int]:
-    """Yield the place of each item, in C order."""
+    """Yield the offset of each item, in C order."""
     if not shape:
         yield base
         return
@@ -247,8 +249,8 @@ def require_known(tensors: Sequence[Tensor]) -> None:
 
 
 def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[Chunk]:
-    """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata
-    name the others.
+    """Yield the chunks of a .safetensors file. Of tied tensors the first by name is written; the
+    metadata name the others.
 
     This is what `safetensors.torch.save_model` does, and what `load_model` expects.
 
@@ -284,9 +286,7 @@ def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) ->
 
 
 def tied_names(tensors: Sequence[Tensor]) -> dict[str, str]:
-    """Of tensors that were the same memory when they were saved:
-    the first name of all, by each other name.
-    """
+    """Map each tied tensor's name to the first name of the same memory."""
     first: dict[str, str] = {}
     every = (
         (tensor.name, tensor.identity) for tensor in sorted(tensors, key=lambda each: each.name)
@@ -343,7 +343,7 @@ def write_zip(files: Iterable[tuple[str, Iterable[Chunk]]]) -> Iterator[bytes]:
 
 
 class _WriteBuffer:
-    """A file that cannot seek; written bytes wait until they are taken."""
+    """A file that cannot seek; written bytes wait until `take_bytes`."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []

@@ -99,7 +99,7 @@ def array_of(host: Any, stored: LeafReader, sharding: Any = None) -> Any:
     """Return the array with the bytes of `host`, laid out by `sharding`; None: on the default
     device, uncommitted.
 
-    It shares no memory with `host`: JAX cannot donate memory that is not its own.
+    It shares no memory with `host`: JAX can donate only memory that it allocated.
     """
     weak = stored.attrs.get("weak_type") is True
     made = jax.device_put(host, None if weak else sharding, may_alias=False)

@@ -1,4 +1,4 @@
-"""Live trees: capture, differences, restore, as `run/objects.py` asks each framework's objects."""
+"""Captures, compares and restores `Tree`, as `run/objects.py` asks of each framework."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Outline: which parts of a pytree are state, under which names, and how to rebuild the tree with
-other leaves.
+"""TreeOutline: which parts of a pytree are state, under which names, and how to rebuild the tree
+with other leaves.
 
 JAX's registry walks containers, dataclasses and modules. Objects that change in place (Flax NNX)
 are walked here: their variables and plain attributes are state, and are set again in the objects
@@ -28,7 +28,9 @@ _HIDDEN = ("_pytree__", "_object__")  # NNX's own attributes of its objects
 
 
 class TreeOutline:
-    """One walk through a value."""
+    """The state in a value: leaves by name and plain attributes, found in one walk, and how to
+    rebuild the value.
+    """
 
     def __init__(self, value: Any) -> None:
         self.in_place = True  # whether all state lies in objects that change in place
@@ -174,8 +176,8 @@ def _is_array(value: Any) -> bool:
 
 
 def _name_paths(paths: Sequence[Any]) -> list[str]:
-    """Return a name for each path: its steps with dots between;
-    JAX's own spelling if two names were the same.
+    """Return a name for each path: its steps with dots between; JAX's own spelling if two names
+    were the same.
     """
     short = [keystr(path, simple=True, separator=".") or "value" for path in paths]
     return short if len({*short, "#"}) == len(short) + 1 else [keystr(path) for path in paths]

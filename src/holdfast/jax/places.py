@@ -1,4 +1,4 @@
-"""Places: the sharding of an array over devices, described for a checkpoint, and found again.
+"""Shardings: describes the sharding of an array over devices for a checkpoint, and finds it again.
 
 An unchanged script continues with the shardings of the save, which its compiled functions had
 chosen. They decide which program runs, and so the last bits. If the script itself now shards a leaf
@@ -20,9 +20,9 @@ _KINDS = {str(each): each for each in jax.sharding.AxisType}
 
 
 def describe_sharding(leaf: Any) -> Described:
-    """Return the place of an array as JSON; None for any other leaf.
+    """Return the sharding of an array as JSON; None for any other leaf.
 
-    Only places over named meshes and on single devices can be found again.
+    Only shardings over named meshes and on single devices can be found again.
     """
     if not isinstance(leaf, jax.Array) or not leaf.committed:
         return None
@@ -79,7 +79,7 @@ def _is_plain(spec: Any) -> bool:
 
 
 def sharding_table(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the places of a tree's leaves, each described once."""
+    """Return the shardings of a tree's leaves, each described once."""
     distinct: list[dict[str, Any]] = []
     of: dict[str, int] = {}
     for name, leaf in leaves.items():
@@ -92,7 +92,7 @@ def sharding_table(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def look_up(found: Mapping[str, Any], name: str) -> Described:
-    """Return one leaf's place in a table."""
+    """Return one leaf's sharding in a table."""
     number = found["of"].get(name)
     return None if number is None else found["distinct"][number]
 
@@ -103,8 +103,8 @@ def choose_sharding(
     """Return the sharding for a leaf that is restored in the place of `live`; None: the default
     device, uncommitted.
 
-    `first`: the places that the script chose in this process. `stored`: those that it chose when
-    the run was saved ("first"), and those of the save ("now").
+    `first`: the shardings that the script chose in this process. `stored`: those that it chose when
+    the run was saved ("first"), and those at the save ("now").
     """
     own = live.sharding if isinstance(live, jax.Array) and live.committed else None
     if look_up(first, name) != look_up(stored["first"], name):

@@ -1,4 +1,4 @@
-"""Shards: the items of an array where they lie, one piece on each device."""
+"""ShardedItems: the items of an array in the memory of its devices, one piece on each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN: dict[int, Any] = {
 
 
 class ShardedItems:
-    """The source of a leaf's bytes. Each device's piece is looked at only while items of it are
+    """The bytes of an array on its devices. A device's piece is accessed only while items of it are
     copied.
 
     A view of an array's memory that lived longer would keep the array from being donated.
@@ -54,8 +54,8 @@ class ShardedItems:
 
 
 def contiguous_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Yield boxes that are, one after another, the items `start` to `stop` of an array in C
-    order; as few as needed.
+    """Yield as few boxes as possible that are, one after another, the items `start` to `stop` of an
+    array in C order.
     """
     if start >= stop:
         return
@@ -82,8 +82,8 @@ def _in_row(row: int, inner: Sequence[int], start: int, stop: int) -> Iterator[B
 
 
 def _alias(data: Any) -> Any:
-    """Return another array of the same memory: JAX keeps a copy in host memory with the array
-    that was asked for it.
+    """Return another array of the same memory: JAX keeps a host copy with the array object that is
+    converted.
     """
     return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 

@@ -172,7 +172,7 @@ class Tree(Generic[T]):
 
 
 class _InitialValue:
-    """Facts of a tree from when its run was entered. It keeps no array alive."""
+    """Facts of a tree when its run was entered. It keeps no array alive."""
 
     def __init__(self, outline: TreeOutline) -> None:
         self.names, self.treedefs, self.in_place = (
@@ -186,7 +186,7 @@ class _InitialValue:
         self.refer(outline.leaves)
 
     def refer(self, found: Mapping[str, Any]) -> None:
-        """Remember these arrays as the first ones."""
+        """Record these arrays as the first ones, by weak references."""
         self._references = {
             name: weakref.ref(leaf) for name, leaf in found.items() if is_array(leaf)
         }
@@ -262,8 +262,8 @@ def read_leaves(
 
 
 def _place_on_devices(value: Any, live: Any, sharding: Any) -> Any:
-    """Return a typed key, or an array of another library,
-    where it belongs; any other value as it is.
+    """Return a typed key, or an array of another library, with its sharding; any other value
+    unchanged.
     """
     if isinstance(value, jax.Array):
         return value if sharding is None else jax.device_put(value, sharding)

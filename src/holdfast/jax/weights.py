@@ -14,7 +14,9 @@ from .tree import FACTS, Tree, leaf_difference
 
 
 class TreeMatch(NamedTuple):
-    """Names as the tree has them, except for `unexpected`, which it does not have."""
+    """Which leaves fit a tree, by the tree's names; `unexpected` names those that the tree does not
+    have.
+    """
 
     loaded: list[str]
     missing: list[str]
@@ -48,8 +50,8 @@ def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[st
 
 
 def read_orbax(path: Path, name: str) -> dict[str, Any] | None:
-    """Return the leaves of an Orbax checkpoint of a tree at `path`,
-    or of its item `name`; None if there is none.
+    """Return the leaves of an Orbax checkpoint of a tree at `path`, or of its item `name`; None if
+    there is none.
     """
     return orbax.read_orbax(path, name)
 

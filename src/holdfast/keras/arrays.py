@@ -1,4 +1,4 @@
-"""Arrays as batches from any place on, and the batches of a data adapter of Keras."""
+"""Arrays as batches from any position, and the batches of a data adapter of Keras."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .feed import BatchSource
 
 
 def batches_of(adapter: Any) -> Iterator[Any]:
-    """The batches of a data adapter of Keras,
-    as the backend takes them; for TensorFlow as arrays of NumPy.
+    """Yield the batches of a data adapter of Keras as the backend takes them; for TensorFlow as
+    arrays of NumPy.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -29,8 +29,8 @@ def batches_of(adapter: Any) -> Iterator[Any]:
 
 
 class SingleIteration:
-    """Stands for a dataset inside of an adapter:
-    it is iterated once, over batches that somebody else fetches.
+    """Takes the place of a dataset in a data adapter: it is iterated once, over batches that are
+    fetched elsewhere.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -41,15 +41,17 @@ class SingleIteration:
 
 
 def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """The same, of `batches` instead of the data that the adapter has as its attribute `name`."""
+    """Yield the batches of a data adapter, with `batches` in place of the data in its attribute
+    `name`.
+    """
     twin = copy.copy(adapter)
     setattr(twin, name, SingleIteration(batches))
     return batches_of(twin)
 
 
 class ArrayBatches(BatchSource):
-    """Arrays, in an order of our own where they are shuffled: the same on each backend, and
-    entered anywhere.
+    """Batches of arrays. Shuffled arrays have an order of Holdfast's, the same on each backend,
+    that can be entered anywhere.
     """
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -65,7 +67,7 @@ class ArrayBatches(BatchSource):
         return {"length": self.samples, "batch_size": self.size, "shuffle": str(self._shuffle)}
 
     def sample_order(self, number: int, seen: int) -> Any:
-        """The samples of pass `number` after `seen` batches, in their order."""
+        """Return the samples of pass `number` after `seen` batches, in their order."""
         first = min(seen * self.size, self.samples)
         if self._shuffle == "batch":
             starts = range(first, self.samples, self.size)

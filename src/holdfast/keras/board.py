@@ -1,7 +1,7 @@
-"""The event files of Keras' TensorBoard: the next attempt goes on where the last one wrote.
+"""The event files of Keras' TensorBoard callback: the next attempt continues where the last one
+stopped.
 
-Its writer gives each file a name that tells the run and the attempt. What undone steps had written
-is cut off.
+The writer names each file after the run and the attempt. Events of undone steps are cut off.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _FDS = "/proc/self/fd"
 
 
 class BoardFiles:
+    """The event files of one TensorBoard callback."""
+
     def __init__(self, callback: Any) -> None:
         self._callback, self._token, self._events = callback, "", EventCounter()
         # how many events the checkpoint has, by directory
@@ -53,7 +55,9 @@ class BoardFiles:
         return [here, self._token]
 
     def cut_and_begin(self) -> None:
-        """Cut off what was written after the checkpoint, and begin a file of this attempt."""
+        """Cut off events that were written after the checkpoint, and begin a file of this
+        attempt.
+        """
         callback = self._callback
         wanted = self._stored or {}
         number = 1
@@ -108,14 +112,14 @@ class BoardFiles:
         return {"train": Path(callback._train_dir), "validation": Path(callback._val_dir)}
 
     def _files(self, directory: Path) -> list[Path]:
-        """The event files of this run, in the order of its attempts."""
+        """Return the event files of this run, in the order of its attempts."""
         return sorted(
             scan.glob(directory, f"events.out.tfevents.*.{self._token}-*.v2"), key=_attempt_number
         )
 
 
 class SummaryWithSuffix:
-    """TensorFlow's summaries, whose writers give their files a suffix."""
+    """TensorFlow's summary module, with writers that append a suffix to their files' names."""
 
     def __init__(self, summary: Any, suffix: str) -> None:
         self._summary, self._suffix = summary, suffix
@@ -133,7 +137,7 @@ def _attempt_number(path: Path) -> int:
 
 
 def _open_events(directory: str) -> set[str]:
-    """The event files there that this process has open."""
+    """Return the event files in `directory` that this process has open."""
     found, begin = set(), os.path.join(os.path.realpath(directory), "events.out.tfevents.")
     for number in os.listdir(_FDS):
         with suppress(OSError):  # it has been closed since

@@ -1,5 +1,5 @@
-"""A call of fit(), seen from a callback: its data,
-its callbacks, and the checks before a run begins.
+"""FitCall: a call of fit() as its callback sees it: data, callbacks, and the checks before a run
+begins.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from ..trainers.training import require_one
 
 
 class FitCall(NamedTuple):
+    """A call of fit(): its model, data and callbacks."""
+
     model: Any
     callbacks: Any  # its CallbackList
     iterator: Any  # its EpochIterator
@@ -50,8 +52,8 @@ def current_fit_call(model: Any) -> FitCall:
 
 
 def begin_other_callbacks(call: FitCall, ours: Any) -> None:
-    """Begin the callbacks after ours in the list:
-    they must not reset the restored state afterwards.
+    """Begin the callbacks after ours in the list: they must not reset the restored state
+    afterwards.
     """
     listed = call.callbacks.callbacks  # Keras is walking it, and calls on_train_begin of each
     place = listed.index(ours)
@@ -86,8 +88,8 @@ def require_alone(call: FitCall, ours: type) -> None:
 
 
 def build_variables(call: FitCall) -> None:
-    """Make the variables that Keras on TensorFlow would make with the first batch,
-    after the restore.
+    """Create the variables that Keras on TensorFlow would create with the first batch, after the
+    restore.
     """
     model = call.model
     if keras.backend.backend() == "tensorflow":
@@ -105,7 +107,7 @@ def build_variables(call: FitCall) -> None:
 
 
 def depends_on_process(data: Any) -> bool:
-    """Whether a new process would draw different batches from this data in a later epoch than
+    """Return whether a new process would draw other batches from this data in a later epoch than
     the old process.
     """
     if isinstance(data, keras.utils.PyDataset):

@@ -1,4 +1,4 @@
-"""The callback."""
+"""Holdfast: the callback of Keras."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Batches: the training data of one fit() as a feed,
-in groups of as many batches as one execution takes.
+"""BatchFeed: the training data of one fit() as a feed, in groups of as many batches as one
+execution takes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ class BatchSource:
     unknown: Any = None  # as of a feed
 
     def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:
-        """Pass `number` after its first `seen` batches. `place`: what `place()` returned there;
-        None: at the start.
+        """Yield the batches of pass `number` after its first `seen`. `place`: what `place()`
+        returned there; None: at the start.
         """
         raise NotImplementedError
 
     def place(self, seen: int) -> Any:  # noqa: ARG002
-        """The position that `begin` needs besides the numbers."""
+        """Return the part of the position that `begin_pass` needs besides the numbers."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """The facts that decide which samples a position means."""
+        """Return the facts that decide which samples a position means."""
         return {}
 
 
 class BatchFeed(Feed):
+    """The feed of the training data of one fit()."""
+
     def __init__(self, source: BatchSource, per_epoch: int | None, group: int) -> None:
         super().__init__(source)
         self.replays, self.unknown = source.replays, source.unknown
@@ -92,7 +94,9 @@ class BatchFeed(Feed):
         return self._groups()
 
     def note_end_of_pass(self) -> None:
-        """Note that the last group had no batch: Keras has found the end of the pass by itself."""
+        """Record that the last group had no batch: Keras has found the end of the pass by
+        itself.
+        """
         self._done, self._seen = self._done - self._group, self._seen - self._group
         self._source.length, self._ended = self._seen, True
 
@@ -103,7 +107,7 @@ class BatchFeed(Feed):
         )
 
     def _batches_per_epoch(self) -> int | None:
-        """Batches of this epoch, if that is known."""
+        """Return the number of batches of this epoch, None if unknown."""
         length = self._source.length
         left = [] if length is None else [length - self._seen]
         left += [] if self._per_epoch is None else [self._per_epoch - self._done]

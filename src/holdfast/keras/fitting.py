@@ -1,4 +1,4 @@
-"""Fitting: the run around one call of fit(), and the functions that it wraps."""
+"""FitRun: the run around one call of fit(), and the functions of Keras that it wraps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from .state import Metrics, Variables, as_trackable, optimizers, variables_of
 
 
 class FitRun:
-    """Replaces functions that Keras calls, so that safe points come after all other callbacks."""
+    """Runs one call of fit(): replaces functions that Keras calls, so that safe points come after
+    all other callbacks.
+    """
 
     def __init__(
         self,
@@ -208,8 +210,8 @@ class FitRun:
             self._dataset.note_attributes()
 
     def _empty_step(self) -> Iterator[tuple[int, int, Any]]:
-        """Make a step that does nothing: all batches were done before,
-        and Keras needs the logs of a step.
+        """Make a step that does nothing: all batches were done before, and Keras needs the logs of
+        a step.
         """
         model, logs = self._call.model, dict(self._memory["logs"])
         kept, jax = model.train_function, keras.backend.backend() == "jax"

@@ -18,7 +18,9 @@ _GLOBAL = "global_seed_generator"
 
 
 def with_generators(*, tensorflow: bool) -> AbstractContextManager[None]:
-    """Within this block runs save Keras' generator, and with `tensorflow` those of TensorFlow."""
+    """Let runs save Keras' generator within this block, and with `tensorflow` those of
+    TensorFlow.
+    """
     sources = {"keras": rng.GeneratorSource(_capture, _restore, _seed)}
     if tensorflow:
         sources["tensorflow"] = rng.GeneratorSource(
@@ -28,7 +30,7 @@ def with_generators(*, tensorflow: bool) -> AbstractContextManager[None]:
 
 
 def global_seed() -> int | None:
-    """The last seed given to keras.utils.set_random_seed."""
+    """Return the last seed given to keras.utils.set_random_seed."""
     seed = global_state.get_global_attribute("global_random_seed")
     return None if seed is None else int(seed)
 

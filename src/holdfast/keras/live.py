@@ -1,5 +1,5 @@
-"""Live optimizers: capture, differences, restore,
-as `run/objects.py` asks each framework's objects.
+"""Captures, compares and restores optimizers of Keras, as `run/objects.py` asks of each
+framework.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looked at: the arrays of a captured Keras object that are trainable variables or moments.
+"""The arrays of a captured Keras object that are trainable variables or moments.
 
 A save checks whether their numbers are finite. Moving statistics, metrics and counters are not
 checked.

@@ -1,5 +1,5 @@
-"""The state of the other callbacks of a fit():
-their attributes that change while it runs, and their files.
+"""The state of the other callbacks of a fit(): their attributes that change while it runs, and
+their files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_STATE = frozenset(
 
 
 class ChangedAttributes:
-    """The attributes of an object that have changed since the first look.
+    """The attributes of an object that have changed since this record was made.
 
     Attributes that cannot be saved are left out. An argument that never changes, such as a
     patience, keeps the script's value. Objects of Keras are saved by their variables, but for those
@@ -114,8 +114,8 @@ def _text_of(value: Any) -> Any:
 
 
 class DatasetState:
-    """A PyDataset: its attributes that change from epoch to epoch, such as an order that it
-    shuffles.
+    """The state of a PyDataset: its attributes that change from epoch to epoch, such as an order
+    that it shuffles.
 
     The others are compared: they decide which samples a position means.
     """
@@ -172,7 +172,7 @@ class DatasetState:
 
 
 class CallbackStates:
-    """The state of the other callbacks, by their classes and their order."""
+    """The states of the other callbacks, by their classes and their order."""
 
     def __init__(self, callbacks: Iterable[Any], kept: Callable[[], Iterable[Any]]) -> None:
         seen, self._all = Counter[str](), dict[str, CallbackState]()
@@ -187,8 +187,8 @@ class CallbackStates:
             self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
 
     def begin(self, training: Training, *, goes_on: bool) -> None:
-        """Once the run has begun: let the files of CSVLogger and TensorBoard go on.
-        `goes_on`: epochs are left.
+        """Let the files of CSVLogger and TensorBoard continue, once the run has begun. `goes_on`:
+        epochs are left.
         """
         for each in self._all.values():
             if isinstance(each, CsvLoggerState) and goes_on:
@@ -233,6 +233,8 @@ class CallbackStates:
 
 
 class CallbackState:
+    """The state of one other callback: its attributes that change."""
+
     apart: frozenset[str] = frozenset()  # attributes that are no state
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
@@ -272,9 +274,7 @@ class CallbackState:
 
 
 class CsvLoggerState(CallbackState):
-    """CSVLogger, whose file goes on where the checkpoint has it:
-    without rows of epochs that come again.
-    """
+    """The state of a CSVLogger, whose file is cut back to the rows of the checkpoint."""
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         super().__init__(callback, kept)
@@ -305,8 +305,8 @@ class CsvLoggerState(CallbackState):
         self._text = text
 
     def begin(self) -> None:
-        """Remove the rows of epochs that come again.
-        Behind those of a finished fit() others may have written.
+        """Remove the rows of epochs that are repeated. After a finished fit() others may have
+        written rows, which stay.
         """
         if self._text is not None and self._written() != self._text:
             self._write(self._text)
@@ -330,7 +330,9 @@ class CsvLoggerState(CallbackState):
 
 
 class TensorBoardState(CallbackState):
-    """TensorBoard, whose files go on where the checkpoint has them."""
+    """The state of a TensorBoard callback, whose event files continue where the checkpoint has
+    them.
+    """
 
     apart = DIRECTORIES
 

@@ -1,5 +1,5 @@
-"""Sources: PyDataset, DataLoader,
-generators and all other data of a fit(), as batches from any place on.
+"""Batches of a PyDataset, a DataLoader, a generator and all other data of a fit(), from any
+position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .feed import BatchSource
 
 
 class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """What remains of a PyDataset's batches, in an order of ours."""
+    """The remaining batches of a PyDataset, in an order of Holdfast's."""
 
     def __init__(self, dataset: Any, order: list[int] | None, start: int) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras ha
 
 
 class IndexedBatches(BatchSource):
-    """A PyDataset: a batch is read by its number."""
+    """Batches of a PyDataset, each read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
         self._adapter, self._seed, self._shuffle = adapter, seed, bool(adapter.shuffle)
@@ -61,8 +61,8 @@ class IndexedBatches(BatchSource):
 
 
 class FedBatches(BatchSource):
-    """A source that the core knows how to walk:
-    torch's DataLoader; any other iterable is read again.
+    """Batches of a loader for which Holdfast has a feed: torch's DataLoader; any other iterable is
+    read again.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FedBatches(BatchSource):
 
 
 def source_of(iterator: Any, seed: int) -> BatchSource:
-    """The source for an epoch iterator of Keras."""
+    """Return the source of batches for an epoch iterator of Keras."""
     adapter = iterator.data_adapter
     if isinstance(adapter, ArrayDataAdapter):
         if keras.backend.backend() != "tensorflow":

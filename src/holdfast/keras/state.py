@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"_\d+")
 
 
 class Variables:
-    """Some variables of a model, in their order."""
+    """Some variables of a model, in their order, as state of a run."""
 
     def __init__(self, what: str, find: Callable[[], Sequence[Any]], model: Any = None) -> None:
         self._what, self._find, self._model = what, find, model
@@ -29,8 +29,8 @@ class Variables:
         return {id(each) for each in self._find()} <= {id(each) for each in others}
 
     def trainable_flags(self) -> list[bool]:
-        """Whether each variable is a parameter that training changes,
-        in the order of `state_dict`.
+        """Return for each variable whether it is a parameter that training changes, in the order of
+        `state_dict`.
         """
         return [bool(each.trainable) for each in self._find()]
 
@@ -46,8 +46,8 @@ class Variables:
 
 
 class Metrics(Variables):
-    """A model's metrics. Keras resets them before each epoch,
-    so that they are part of the state inside one only.
+    """A model's metrics. Keras resets them before each epoch, so they are part of the state only
+    inside an epoch.
     """
 
     def __init__(self, model: Any) -> None:
@@ -64,8 +64,8 @@ class Metrics(Variables):
 
 
 class Optimizer:
-    """An optimizer. Keras builds it for the variables that it steps;
-    the checkpoint records which.
+    """An optimizer as state of a run. Keras builds it for the variables that it steps; the
+    checkpoint records which.
     """
 
     def __init__(self, optimizer: Any, model: Any) -> None:
@@ -75,7 +75,7 @@ class Optimizer:
         )  # that of the script; callbacks may change the present one
 
     def _steps(self) -> list[int]:
-        """Which of the model's variables it steps."""
+        """Return the indexes of the model's variables that the optimizer steps."""
         places = {id(each): place for place, each in enumerate(self._model.variables)}
         return [places.get(id(each), -1) for each in self._optimizer._trainable_variables]  # noqa: SLF001
 
@@ -131,7 +131,8 @@ def learning_rate(optimizer: Any) -> float | None:
 
 
 def optimizers(model: Any) -> dict[str, Optimizer]:
-    """The optimizer of `model`, and those that a train_step of its own uses, by their attributes.
+    """Return the optimizer of `model`, and those that a train_step of its own uses, by their
+    attributes.
 
     They may stand in lists and dicts, and in the layers of `model`.
     """
@@ -153,7 +154,7 @@ def _optimizers(model: Any) -> dict[str, Any]:
 
 
 def _find_optimizers(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizers that `value` is or holds."""
+    """Yield the optimizers that `value` is or holds."""
     if isinstance(value, keras.optimizers.Optimizer):
         yield name, value
     elif isinstance(value, dict | list | tuple):
@@ -162,7 +163,7 @@ def _find_optimizers(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """The variables that are saved with `model`, so that nobody else needs to save them."""
+    """Return the variables that are saved with `model`, so that no other object saves them."""
     more = [each for optimizer in _optimizers(model).values() for each in optimizer.variables]
     return [*model.variables, *model.metrics_variables, *more]
 
@@ -193,7 +194,9 @@ def write_back_jax_state(model: Any) -> None:
 
 
 def variable_arrays(variables: Sequence[Any]) -> dict[str, Any]:
-    """The values of variables by their paths; of equal paths, all but the first have a number."""
+    """Return the values of variables by their paths; of equal paths, all but the first have a
+    number.
+    """
     return dict(zip(unique_paths(variables), map(as_array, variables), strict=True))
 
 

@@ -21,8 +21,8 @@ from .feed import BatchGroup, BatchSource
 
 
 class ArraysOfTensorFlow(ArrayBatches):
-    """Arrays that TensorFlow gathers, ahead of the step that takes them.
-    Gathering ahead draws no random numbers.
+    """Arrays that TensorFlow gathers, ahead of the step that takes them. Gathering draws no random
+    numbers.
     """
 
     by_keras = True
@@ -57,8 +57,8 @@ def _gather_batch(places: Any, inputs: Any) -> Any:
 
 
 class PipelineBatches(BatchSource):
-    """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds,
-    numbers of passes.
+    """Batches of a tf.data pipeline. TensorFlow saves its iterator's position: buffers of
+    shuffle(), seeds, numbers of passes.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -129,8 +129,7 @@ def _restore(iterator: Any, state: bytes) -> None:
 
 
 class TensorFlowHandover:
-    """Batches that are fetched here, in the loop's own thread, and handed to TensorFlow as it asks
-    for them.
+    """Fetches batches here, in the loop's own thread, and hands them to TensorFlow on demand.
 
     Keras would let TensorFlow fetch them ahead, in a thread of its own: random numbers would then
     be drawn at any time.
@@ -148,8 +147,8 @@ class TensorFlowHandover:
         self._iterator: Any = None
 
     def iterate_group(self, group: BatchGroup) -> Any:
-        """TensorFlow's iterator over the batches of this group;
-        it ends where the epoch is known to.
+        """Return TensorFlow's iterator over the batches of this group; it ends where the epoch is
+        known to end.
         """
         if self._iterator is None or group.first == 0:
             self._iterator = iter(self._dataset)

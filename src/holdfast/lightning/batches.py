@@ -1,4 +1,4 @@
-"""Loaders that Lightning iterates instead of the training loaders: they yield the remaining
+"""Loaders that Lightning iterates in place of the training loaders: they yield the remaining
 batches of this epoch.
 """
 
@@ -40,7 +40,7 @@ class LoaderProxy:
 
 
 class SingleLoader(LoaderProxy):
-    """The only loader."""
+    """The proxy of the only loader."""
 
     def __init__(self, loader: Any, batches: Batches) -> None:
         super().__init__(loader)
@@ -51,8 +51,8 @@ class SingleLoader(LoaderProxy):
 
 
 class LoaderColumn(LoaderProxy):
-    """One of several loaders. Lightning takes from each in turn;
-    the first takes the next row of batches.
+    """The proxy of one of several loaders. Lightning takes from each in turn; the first takes the
+    next row of batches.
     """
 
     def __init__(self, loader: Any, rows: BatchRows, at: int) -> None:
@@ -71,7 +71,7 @@ class LoaderColumn(LoaderProxy):
 
 
 class BatchRows:
-    """Several loaders side by side."""
+    """The batches of several loaders, one row of batches at a time."""
 
     def __init__(self, mode: str, loaders: list[Any], batches: Batches) -> None:
         equal = (
@@ -90,8 +90,8 @@ class BatchRows:
 
 
 class LongestFirst:
-    """Loaders of several lengths, up to the end of the longest.
-    It has no position: a resume reads it again.
+    """Loaders of several lengths, iterated to the end of the longest. It has no position: a resume
+    reads it again.
     """
 
     def __init__(self, mode: str, loaders: list[Any]) -> None:

@@ -1,5 +1,5 @@
-"""Holdfast: Lightning's callback.
-It begins a `Fit` when the trainer's objects exist, and ends it.
+"""Holdfast: Lightning's callback. It begins a `TrainerFit` when the trainer's objects exist, and
+ends it.
 """
 
 from __future__ import annotations

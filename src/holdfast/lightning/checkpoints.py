@@ -35,8 +35,8 @@ class CheckpointFiles:
         }
 
     def begin(self, training: Training, known: dict[str, list[str]]) -> None:
-        """Note the files that are written from now on. Files that an earlier attempt wrote, and
-        that are not `known`, are ignored.
+        """Record the files that are written from now on. Ignore files that an earlier attempt wrote
+        and that are not in `known`.
         """
         written = {(each["folder"], each["name"]) for each in all_recorded(training.path, _EVENT)}
         for key, callback in _callbacks(self._trainer):
@@ -70,7 +70,7 @@ class CheckpointFiles:
 
 
 def without_directory(value: Any, callback: Any) -> Any:
-    """Return the state of a callback in which its directory has a name that is the same for
+    """Return the state of a ModelCheckpoint in which its directory has a name that is the same for
     every run.
     """
     place = getattr(callback, "dirpath", None)

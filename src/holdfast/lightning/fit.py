@@ -1,4 +1,4 @@
-"""Fit: one `trainer.fit` as a run. The methods that it wraps are restored when the run is left.
+"""TrainerFit: one `trainer.fit` as a run. The methods that it wraps are restored when the run ends.
 
 Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins
 running means anew. The loops begin as in a fresh process, with the counters of the checkpoint. The
@@ -73,7 +73,7 @@ class TrainerFit:
         self.leave()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the run, unless it has ended. Without an error it is finished."""
+        """End the run, unless it has ended. Without an error the run is finished."""
         self._training.end_run(error)
         if isinstance(error, Stopped):
             self._wait_for_children()
@@ -110,8 +110,8 @@ class TrainerFit:
         self._training.replace(owner, name, lambda *args, **kwargs: wrapper(plain, *args, **kwargs))
 
     def _replace_loaders(self) -> None:
-        """Let Lightning iterate the run's batches from now on.
-        Its own restore of loaders is disabled.
+        """Let Lightning iterate the run's batches from now on. Lightning's own restore of loaders
+        is disabled.
         """
         combined = self._loops._combined_loader
         self._training.replace(combined, "flattened", replace_loaders(combined, self._batches))
@@ -151,8 +151,8 @@ class TrainerFit:
             plain()
 
     def _begin_fetching(self, plain: Callable[[Any], None], fetcher: Any) -> None:
-        """Let the epoch's iterators begin.
-        Lightning makes those of its first epoch before the epoch begins.
+        """Let the epoch's iterators begin. Lightning makes those of its first epoch before the
+        epoch begins.
         """
         if self._goes_on_inside:
             self._memory.restore_again()
@@ -173,7 +173,7 @@ class TrainerFit:
         self._loop.step_done(pending)
 
     def _end_epoch(self, *, last: bool) -> None:
-        """End the epoch that is open: a safe point."""
+        """End the open epoch with a safe point."""
         if self._open:
             self._memory.note_step()
             self._open, pending, self._pending = False, self._pending, 0
@@ -200,14 +200,16 @@ class TrainerFit:
     def _log(
         self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None
     ) -> None:
-        """Log what Lightning gives its loggers, but for each batch of a validation."""
+        """Log what Lightning gives its loggers, except the numbers of each batch of a
+        validation.
+        """
         plain(metrics, step=step)
         if step is None and metrics:
             self.run.log(**{name: float(value) for name, value in metrics.items()})
 
     def _wait_for_children(self) -> None:
-        """Wait for the processes that Lightning has started: its observer would take their 75
-        for a crash, and kill.
+        """Wait for the processes that Lightning has started: its observer would take their exit
+        code 75 for a crash, and kill.
         """
         processes: list[Any] = getattr(self._trainer.strategy.launcher, "procs", [])
         mine = list(processes)
@@ -221,7 +223,7 @@ class TrainerFit:
 def _tracked_objects(
     trainer: Any, memory: TrainerState, state: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The objects that the run tracks, by name."""
+    """Return the objects that the run tracks, by name."""
     found = {"model": trainer.model, "trainer": memory}
     found |= _number_objects("optimizer", trainer.optimizers)
     found |= _number_objects(

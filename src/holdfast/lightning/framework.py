@@ -1,5 +1,5 @@
-"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the trainers
-that are refused.
+"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the checks of
+its trainers.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def module_of(trainer: Any, module: str) -> Any:
 
 
 def is_a(callback: Any, kind: str) -> bool:
-    """Whether a class of that name is among those of `callback`."""
+    """Return whether a class of that name is among the classes of `callback`."""
     return any(each.__name__ == kind for each in type(callback).__mro__)
 
 
 def require_known(trainer: Any) -> UnprovenCode | None:
-    """As `names.require`, for the package that `trainer` is from."""
+    """Check the names of the package that `trainer` is from, as `names.require` does."""
     package = package_of(trainer)
     fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"
     paths = (
@@ -86,8 +86,8 @@ def require_alone(trainer: Any) -> None:
 
 
 def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
-    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has
-    begun the run.
+    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has begun
+    the run.
     """
     connector = trainer._checkpoint_connector
 
@@ -142,8 +142,8 @@ def require_possible(trainer: Any) -> None:
 
 
 def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
-    """Return the function that logs hyperparameters,
-    as owner and name, and one that leaves this trainer's out.
+    """Return the function that logs hyperparameters, as owner and name, and a replacement that
+    omits those of this trainer.
     """
     owner, name = module_of(trainer, "trainer.trainer"), "_log_hyperparams"
     plain = getattr(owner, name)

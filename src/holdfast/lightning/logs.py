@@ -1,4 +1,4 @@
-"""Loggers that continue: the next attempt writes where the last one wrote, and lines of undone
+"""Loggers that continue: the next attempt writes where the last one stopped, and lines of undone
 steps are removed.
 
 A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a
@@ -27,7 +27,7 @@ _LOOKS = "logged"  # among the durations, which no drill compares: what is logge
 
 
 class LoggerStates:
-    """The loggers of one trainer, made to go on before they are used."""
+    """The loggers of one trainer, prepared to continue before they are used."""
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str]) -> None:
         self._leads = trainer.is_global_zero
@@ -50,8 +50,8 @@ class LoggerStates:
                 kept.reuse(name)
 
     def begin(self, training: Training, stored: list[Any] | None) -> None:
-        """Remove lines that were logged after the checkpoint (all if there is none), and note which
-        loggers there are.
+        """Remove lines that were logged after the checkpoint (all if there is none), and record
+        which loggers there are.
         """
         looks = training.loop.durations.setdefault(_LOOKS, {})
         for at, kept in enumerate(self._kept):
@@ -70,8 +70,8 @@ class LoggerStates:
 
 
 class LoggerRecord:
-    """A logger of a kind that Holdfast does not know:
-    it begins a record of its own in each attempt.
+    """What one logger has written. This class: a logger of unknown kind, which begins a new record
+    in each attempt.
     """
 
     def __init__(self, trainer: Any, logger: Any) -> None:
@@ -84,18 +84,20 @@ class LoggerRecord:
         return None
 
     def reuse(self, name: Any) -> None:
-        """Go on with that record."""
+        """Continue the record of that name."""
 
     def state(self) -> dict[str, Any]:
-        """The amount that was logged; all of it is flushed."""
+        """Return how much was logged; all of it is flushed."""
         return {}
 
     def truncate(self, stored: dict[str, Any]) -> None:
-        """Remove everything after that."""
+        """Remove everything that was logged after the state `stored`."""
 
 
 class DirectoryRecord(LoggerRecord):
-    """A logger whose record is a directory, by default `version_0` or the next one that is free."""
+    """The record of a logger that writes a directory, by default `version_0` or the next
+    free one.
+    """
 
     def name(self) -> Any:
         return [self.logger.version, os.fspath(self.logger.log_dir)]
@@ -118,7 +120,9 @@ class DirectoryRecord(LoggerRecord):
 
 
 class CsvRecord(DirectoryRecord):
-    """CSVLogger. Its writer deletes the file that it finds, and adds columns by writing it anew."""
+    """The record of a CSVLogger. Its writer deletes the file that it finds, and adds columns by
+    writing it anew.
+    """
 
     def open(self) -> None:
         writers = framework.module_of(self.trainer, "loggers.csv_logs").ExperimentWriter
@@ -175,8 +179,8 @@ class CsvRecord(DirectoryRecord):
 
 
 class TensorBoardRecord(DirectoryRecord):
-    """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event
-    of its format.
+    """The record of a TensorBoardLogger. Each attempt writes an event file of its own, which begins
+    with an event of its format.
 
     The others are counted. The journal has their names: files of other runs in the same directory
     are left alone.
@@ -219,8 +223,8 @@ class TensorBoardRecord(DirectoryRecord):
 
 
 class WandbRecord(LoggerRecord):
-    """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it
-    had not written are lost.
+    """The record of a WandbLogger. The same id continues. Values that W&B has cannot be removed,
+    and values that it had not written are lost.
     """
 
     def name(self) -> Any:

@@ -1,4 +1,4 @@
-"""Memory: a trainer's counters and other state besides model, optimizers and schedulers."""
+"""TrainerState: a trainer's counters and other state besides model, optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _RELOADED = "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch"
 
 
 class TrainerState:
-    """Has a `state_dict()`, so that a run tracks it.
+    """The state of a trainer that no other tracked object holds, as `state_dict()` and
+    `load_state_dict()`.
 
     Lightning changes some of it again between the restore and the first step. So the restored state
     is kept until then, and can be restored again.
@@ -139,11 +140,11 @@ class TrainerState:
         self.load_state_dict(self.restored)
 
     def note_step(self) -> None:
-        """Note that a step was made since the restore."""
+        """Record that a step was made since the restore."""
         self._fresh, self.restored = False, {}
 
     def limit_was_raised(self) -> bool:
-        """Whether the script now allows more epochs or steps than it did at the save."""
+        """Return whether the script now allows more epochs or steps than it did at the save."""
         limits = (
             (before, getattr(self._trainer, name))
             for name, before in self.restored["limits"].items()
@@ -159,7 +160,7 @@ class TrainerState:
                 )
 
     def _gradients(self) -> dict[str, Any]:
-        """Return the gradients where the training step itself decides when they are used up."""
+        """Return the gradients if the training step itself decides when they are used up."""
         module = self._trainer.lightning_module
         if module.automatic_optimization:
             return {}
@@ -201,8 +202,8 @@ class TrainerState:
 
 
 def _copy_numbers(value: Any) -> Any:
-    """Return `value` with a copy of each number that is a tensor: callbacks keep the very
-    objects that were logged.
+    """Return `value` with a copy of each number that is a tensor: callbacks keep the very objects
+    that were logged.
     """
     if type(value) is dict:
         return {key: _copy_numbers(each) for key, each in value.items()}
@@ -214,7 +215,7 @@ def _copy_numbers(value: Any) -> Any:
 
 
 def _lightning_checkpoint(trainer: Any) -> dict[str, Any]:
-    """The entries of Lightning's own checkpoint, for hooks that read them."""
+    """Return the entries of Lightning's own checkpoint, for hooks that read them."""
     return {
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
@@ -242,7 +243,7 @@ def _counters(trainer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _callbacks_by_key(trainer: Any) -> dict[str, Any]:
-    """The callbacks by Lightning's keys for their states; ours is left out."""
+    """Return the callbacks by Lightning's keys for their states, without Holdfast's own."""
     found: dict[str, Any] = {}
     for callback in trainer.callbacks:
         if any(kind.__module__ == f"{__package__}.callback" for kind in type(callback).__mro__):
@@ -284,5 +285,5 @@ def _unsaved_names(callback: Any) -> tuple[str, ...]:
 
 
 def _finite_epoch(epoch: float) -> int | None:
-    """An epoch, or None for Lightning's minus infinity."""
+    """Return an epoch, or None for Lightning's minus infinity."""
     return None if epoch == float("-inf") else int(epoch)

@@ -1,5 +1,5 @@
-"""Results: the running means of values logged by `self.log` in this epoch, and the states of
-torchmetrics.
+"""Captures and restores the running means of values logged by `self.log` in this epoch, and the
+states of torchmetrics.
 
 Lightning's checkpoints lack them: after its own restart inside an epoch, the means cover only the
 rest of the epoch.

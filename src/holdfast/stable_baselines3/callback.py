@@ -143,6 +143,8 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         return original(*args, **kwargs)
 
     def _log_before(self, dump: Callable[..., None]) -> Callable[..., None]:
+        """Return a replacement for the logger's `dump` that logs the numbers in the run first."""
+
         def logged(step: int = 0) -> None:
             known = self.model.logger.name_to_value
             self._training.run.log(
@@ -153,7 +155,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         return logged
 
     def _mark_safe_point(self) -> None:
-        """Mark the safe point behind a rollout and its update."""
+        """Mark the safe point after a rollout and its update."""
         if self._pending:
             self._pending = False
             self._training.loop.step_done()
@@ -182,8 +184,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _warn_of_lost_times(model: Any) -> None:
-    """Print what is lost of the episodes before this start:
-    their wall-clock times, a monitor's file.
+    """Print what is lost of the episodes before this start: their wall-clock times, a monitor's
+    file.
     """
     for env in environments(model):
         missing = (

@@ -1,5 +1,5 @@
-"""Containers and generators that cannot be saved as they are:
-they have a user's class, or contain objects.
+"""The states of containers and generators that cannot be saved themselves: they have a user's
+class, or contain objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.d
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a checkpoint can hold `value` itself."""
+    """Return whether a checkpoint can hold `value` itself."""
     if isinstance(value, CODE):
         return False
     try:
@@ -31,8 +31,8 @@ def is_plain(value: Any) -> bool:
 
 
 class ContainerState:
-    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it
-    holds objects.
+    """The state of a list, deque, dict or set that cannot be saved itself: its class is the user's
+    own, or it holds objects.
 
     The objects restore themselves. Where all members are plain, there may be more or fewer of them
     than at the start.
@@ -75,8 +75,8 @@ class ContainerState:
 
 
 class ObjectArrayState:
-    """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty
-    are saved by position.
+    """The state of an array of objects, such as the infos of SB3's HerReplayBuffer. Non-empty
+    members are saved by position.
     """
 
     def __init__(self, path: str, value: Any) -> None:
@@ -131,7 +131,7 @@ def _member_places(members: Mapping[Any, Any]) -> list[Any]:
 
 
 class GeneratorState:
-    """A random generator of a class of the user's own."""
+    """The state of a random generator of a class of the user's own."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

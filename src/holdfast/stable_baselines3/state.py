@@ -86,7 +86,9 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
 def _algorithm_attributes(
     model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk
 ) -> list[str]:
-    """Return the attributes that the algorithm itself changes, not those that a script gives it."""
+    """Return the attributes that the algorithm itself changes, without those that a script gives
+    it.
+    """
     given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
     elsewhere = (
         given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
@@ -130,8 +132,8 @@ class _AlgorithmFacts:
 
 
 class _EpisodeRecords:
-    """The last episodes without their times,
-    which differ between any two runs: these come back as NaN.
+    """The records of the last episodes without their times, which differ between any two runs:
+    these are restored as NaN.
     """
 
     def __init__(self, model: BaseAlgorithm) -> None:
@@ -153,8 +155,8 @@ class _EpisodeRecords:
 
 
 class EnvironmentStates:
-    """The state of environments and callbacks. It is found at each save,
-    since many attributes are set only on use.
+    """The states of environments and callbacks. They are found at each save, since many attributes
+    are set only on use.
     """
 
     def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
@@ -268,7 +270,7 @@ class StateWalk:
             self._visit_attributes(path, value)
 
     def visit_member(self, path: str, value: Any) -> None:
-        """Add an attribute that cannot be saved itself: the objects that it consists of."""
+        """Visit the objects in an attribute that cannot be saved itself."""
         if isinstance(value, CODE) or is_plain(value):
             return
         if isinstance(value, list | tuple | deque | dict) or (
@@ -294,8 +296,8 @@ class StateWalk:
             self.visit(path, value)
 
     def _visit_container(self, path: str, value: Any) -> None:
-        """Add the members of a container, and which they are;
-        of a kind of its own also its attributes.
+        """Visit the members of a container, and record which they are; of a user's class also its
+        attributes.
         """
         if id(value) in self._seen:
             return
@@ -356,9 +358,7 @@ class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class _SubprocessStates:
-    """Environments in processes of their own:
-    their states come through the pipes of SubprocVecEnv.
-    """
+    """The states of environments in processes of their own, through the pipes of SubprocVecEnv."""
 
     def __init__(self, env: SubprocVecEnv) -> None:
         self._env = env
@@ -383,7 +383,7 @@ def _subprocess_states(path: str, env: SubprocVecEnv) -> _SubprocessStates:
 
 
 def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:
-    """The callback, and those inside it."""
+    """Yield the callback, and those inside it."""
     yield root
     for name in ("callbacks", "callback", "callback_on_new_best"):
         inner = vars(root).get(name)
@@ -393,7 +393,7 @@ def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:
 
 
 def environments(model: BaseAlgorithm) -> Iterator[Any]:
-    """The environments of this process with all their wrappers, outermost first."""
+    """Yield the environments of this process with all their wrappers, outermost first."""
     venv: Any = model.env
     while venv is not None:
         yield venv

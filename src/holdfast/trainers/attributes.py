@@ -29,7 +29,7 @@ _GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
 
 
 class PlainAttributes:
-    """The plain attributes of one object, but for the framework's own; or `only` some of them."""
+    """The plain attributes of one object, except the framework's own; with `only`, some of them."""
 
     def __init__(
         self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None
@@ -40,8 +40,8 @@ class PlainAttributes:
         self._said = False
 
     def changed(self) -> dict[str, Any]:
-        """Return the attributes that changed since the training began.
-        A line names containers that are lost.
+        """Return the attributes that changed since the training began. Print a line that names
+        containers that are lost.
         """
         if not self._said and (
             lost := [

@@ -1,4 +1,5 @@
-"""Event files of TensorBoard: how many events a record has, and the cut after a number of them.
+"""Event files of TensorBoard: counts the events of a record, and truncates it after a number of
+events.
 
 A record lies in the files of several attempts, in their order. Each file begins with an event of
 its format.
@@ -13,7 +14,7 @@ from .. import disk
 
 
 class EventCounter:
-    """Counts events, and each file anew only when it has grown."""
+    """Counts the events in event files. A file is counted again only when it has grown."""
 
     def __init__(self) -> None:
         # size and number of events, when they were counted last
@@ -30,8 +31,8 @@ class EventCounter:
 
 
 def truncate_events(paths: Iterable[Path], wanted: int) -> int:
-    """Cut off what comes after so many events; remove files of which nothing stays. Return how
-    many are missing.
+    """Keep the first `wanted` events; remove files of which no event stays. Return how many events
+    are missing.
     """
     for path in paths:
         ends = _ends_of_events(path)[1:]

@@ -34,8 +34,8 @@ class ForeignName(NamedTuple):
 
 
 def require(framework: str, names: Iterable[ForeignName]) -> UnprovenCode | None:
-    """Return which of `names` have changed since the tests were run, with the version; None: none
-    has.
+    """Return which of `names` have changed since the tests were run, with the framework's version;
+    None if none has.
 
     Raises:
         UsageError: a name is gone, or takes other parameters.

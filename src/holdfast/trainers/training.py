@@ -112,8 +112,8 @@ class Training:
         replace_attribute(self._changed, owner, name, value)
 
     def end_run(self, error: BaseException | None = None) -> None:
-        """End the run, and undo `replace`.
-        Without an error the state is saved; with one, nothing is saved.
+        """End the run, and undo `replace`. Without an error the state is saved; with one, nothing
+        is saved.
         """
         self._changed.close()
         self.loop.leave(error)
@@ -134,8 +134,8 @@ def all_recorded(path: Path, event: str) -> Iterator[journal.Event]:
 
 
 def ignores_own_checkpoint(path: str | os.PathLike[str], theirs: str) -> bool:
-    """Whether the trainer must not load `theirs`, its own checkpoint, because an earlier attempt of
-    this run began without one.
+    """Return whether the trainer must not load `theirs`, its own checkpoint, because an earlier
+    attempt of this run began without one.
 
     A script that looks for the trainer's newest checkpoint finds one in each attempt but the first.
     """
@@ -158,7 +158,7 @@ def merge_states(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, 
 
 
 def require_one(callbacks: Iterable[Any], kind: type) -> None:
-    """Require a single callback of ours.
+    """Require that the trainer has a single callback of Holdfast's.
 
     Raises:
         UsageError: the trainer has several of our callbacks.
@@ -172,8 +172,8 @@ def require_one(callbacks: Iterable[Any], kind: type) -> None:
 def end_run_on_error(
     around: Callable[..., Any], original: Callable[..., Any], leave: Callable[[BaseException], None]
 ) -> Callable[..., Any]:
-    """Return `around` in the place of `original`,
-    which it gets as an argument. An error in either ends the run.
+    """Return a function that calls `around` with `original` as an argument. An error in either ends
+    the run.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -138,8 +138,8 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
 
 
 def _calling_trainer() -> tuple[Trainer, Mapping[str, Any]]:
-    """Return the trainer whose train() calls us,
-    and the arguments of its loop; a callback does not get them.
+    """Return the trainer whose train() is calling, and the arguments of its loop; a callback does
+    not get them.
     """
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:

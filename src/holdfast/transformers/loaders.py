@@ -1,5 +1,5 @@
-"""The source of the trainer's loaders:
-accelerate's own loader stays around ours, with all its functions.
+"""Replaces the batches of the trainer's loaders: accelerate's own loader stays around Holdfast's,
+with all its functions.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def with_repeatable_workers(loader: Any, seed: int) -> Any:
 
 
 def without_global_draws(loader: Any, seed: int) -> Any:
-    """Return the same for an evaluation whose workers persist: iterating it draws nothing from the
-    global generators.
+    """Return a loader for an evaluation with persistent workers: iterating it draws nothing from
+    the global generators.
 
     torch draws the seed of a loader's workers from them when the workers start. An evaluation's
     persistent workers start once in each process, so that a resumed training would draw once more
@@ -67,7 +67,7 @@ def without_global_draws(loader: Any, seed: int) -> Any:
 
 
 class _EvaluationWorkerInit:
-    """Runs in an evaluation's worker: only samples use its generators."""
+    """A `worker_init_fn` for an evaluation's workers: only samples use their generators."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users

@@ -1,4 +1,4 @@
-"""Progress: a Trainer's state besides its model, optimizer and scheduler."""
+"""TrainerProgress: a Trainer's state besides its model, optimizer and scheduler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainerProgress:
         self._epochs = 0
 
     def note_attributes(self) -> None:
-        """Note the attributes of the user's own classes as they are before the first step."""
+        """Record the attributes of the user's own classes as they are before the first step."""
         own = {"the trainer": self._trainer} | dict(
             self._callbacks_of_kind(lambda each: not isinstance(each, ExportableState))
         )
@@ -189,11 +189,11 @@ class TrainerProgress:
                 history[int(place)].update(found)
 
     def _callbacks(self) -> Iterator[tuple[str, ExportableState]]:
-        """The callbacks that export a state."""
+        """Yield the callbacks that export a state, with their names."""
         return self._callbacks_of_kind(lambda each: isinstance(each, ExportableState))
 
     def _callbacks_of_kind(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-        """Yield those callbacks, by names that are the same in each attempt."""
+        """Yield the callbacks of the kind `wanted`, by names that are the same in each attempt."""
         seen: dict[str, int] = {}
         for callback in filter(wanted, self._trainer.callback_handler.callbacks):
             kind = type(callback).__name__

@@ -1,4 +1,4 @@
-"""Walk: the loop of one train(), which the Trainer runs, with a run around it."""
+"""TrainerLoop: the loop of one train(), which the Trainer runs, with a run around it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _TRAINED = "trained"  # seconds
 
 
 class TrainerLoop:
-    """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
+    """The loop of one train(), and the methods that are replaced on the trainer until the loop
+    ends.
 
     The run is entered when all callbacks have begun, and left before the trainer loads the best
     model. Safe points are where a step has been logged, evaluated and saved. An epoch's last step
@@ -105,7 +106,7 @@ class TrainerLoop:
             training.end_run(error)
 
     def _enter_run(self) -> Training:
-        """Enter the run, once: the state is restored."""
+        """Enter the run, once, and restore the state."""
         if self._training is None:
             trainer, optimizer = self._trainer, self._trainer.optimizer
             own = {
@@ -167,7 +168,7 @@ class TrainerLoop:
         return original(args, state, control, **kwargs)
 
     def _is_done(self) -> bool:
-        """Whether an earlier attempt did all of the epoch that the trainer is in."""
+        """Return whether an earlier attempt did all of the epoch that the trainer is in."""
         return not self._loop.goes_on or self._epoch < self._loop.epoch
 
     def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -215,12 +216,12 @@ class TrainerLoop:
             loop.end_epoch(taken if stepped else 0, last=control.should_training_stop)
 
     def _batches_since_safe_point(self) -> int:
-        """Number of batches since the last safe point; the next one begins."""
+        """Return the number of batches since the last safe point, and begin to count anew."""
         taken, self._batches, self._stepped = self._batches, 0, False
         return taken
 
     def _is_at_end(self) -> bool:
-        """Whether the epoch's last batch is done."""
+        """Return whether the epoch's last batch is done."""
         ended = getattr(self._train_loader, "end_of_dataloader", False)
         return bool(ended) or self._in_epoch >= self._steps_in_epoch
 
@@ -240,7 +241,7 @@ class TrainerLoop:
     # ----------------------------------------------------------------------------------------------
 
     def _loader_over_loop(self, loader: Any) -> Any:
-        """The trainer's loader, which reads its batches from the run's loop."""
+        """Return the trainer's loader, reading its batches from the run's loop."""
         if id(loader) not in self._fed:
             inside = getattr(loader, "base_dataloader", loader)
             walked = LoaderProxy(
