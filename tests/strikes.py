@@ -90,10 +90,10 @@ def a_pool():
     def act():
         pools.append(threads.WorkerPool(2))
         with closing(pools[0]) as pool:
-            if pool.begin():
+            if pool.start_thread():
                 for item in range(5):
-                    pool.give(lambda item=item: at_work(item))
-                assert [-4, -3, -2, -1, 0] == sorted(pool.take(everything=True))
+                    pool.submit(lambda item=item: at_work(item))
+                assert [-4, -3, -2, -1, 0] == sorted(pool.results(everything=True))
 
     def after():
         for pool in pools:

@@ -539,7 +539,7 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
 
     def work(store):
         staged = store.lay_out(state(store.ranks.rank), Arena())
-        copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.give_up)
+        copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.abandon)
         copying.start()
         try:
             store.commit(staged, step=1)

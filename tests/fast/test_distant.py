@@ -390,7 +390,7 @@ def cuda(request, monkeypatch):
 
 def described(tensor, now):
     """Its bytes as leaves.py sees them, by way of the fake device where there is one."""
-    return vars(leaves)["data"](tensor, now)
+    return vars(leaves)["tensor_data"](tensor, now)
 
 
 def device_blocks():

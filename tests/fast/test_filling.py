@@ -39,7 +39,7 @@ def _small(monkeypatch):
 def reached(filling, place):
     """Whether a thread that waits for what is before `place` goes on."""
     found = []
-    thread = threading.Thread(target=lambda: found.append(filling.wait(place)))
+    thread = threading.Thread(target=lambda: found.append(filling.wait_until(place)))
     thread.start()
     thread.join(0.05)
     return thread, found

@@ -760,7 +760,7 @@ def test_a_directory_that_loses_what_is_made_in_it_ends_the_start(root, monkeypa
 
 def test_a_process_that_comes_and_goes_meanwhile_is_no_stranger(root, monkeypatch):
     """It begins and ends its attempt while another one lists what there is, wherever that has got to."""
-    for number, name in enumerate(["_numbers", "_living", "_refuse_strangers", "_enter"]):
+    for number, name in enumerate(["_used_numbers", "_possibly_alive", "_refuse_while_alive", "_create_attempt_dir"]):
         path, real = root / name, getattr(claiming, name)
         store = Store(path)
         store.save({"n": 1}, step=1)
