@@ -99,13 +99,13 @@ def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...]
 
     found: list[tuple[Step, tuple[str, tuple[int, ...], Any]]] = []
 
-    def look(name: str, item: Any) -> bool | None:
+    def visit(name: str, item: Any) -> bool | None:
         if isinstance(item, h5py.Dataset) and item.shape is not None:
             found.append((tuple(name.split("/")), _describe_dataset(region, name, item)))
         return True if len(found) > _MOST else None
 
     with region.open() as window, h5py.File(window, "r") as file:
-        if file.visititems(look):
+        if file.visititems(visit):
             raise StoreError(f"{region.path}: more than {_MOST:,} datasets; not read")
     yield from found
 

@@ -94,12 +94,12 @@ class TreeOutline:
             for name, member in self._list_members(path, live)
         ]
 
-        def act() -> Any:
+        def apply() -> Any:
             for name, put in puts:
                 object.__setattr__(live, name, put())
             return live
 
-        return act
+        return apply
 
     def _list_members(self, path: tuple[Any, ...], live: Any) -> list[tuple[str, Any]]:
         """Return the attributes to be walked; note the plain ones."""

@@ -232,14 +232,14 @@ def _counters(trainer: Any) -> Iterator[tuple[str, Any]]:
     progress = framework.module_of(trainer, "loops.progress")._BaseProgress
     kind = framework.module_of(trainer, "loops.loop")._Loop
 
-    def inside(loop: Any, path: str) -> Iterator[tuple[str, Any]]:
+    def walk_loop(loop: Any, path: str) -> Iterator[tuple[str, Any]]:
         for name, value in vars(loop).items():
             if isinstance(value, progress):
                 yield f"{path}{name}", value
             elif isinstance(value, kind):
-                yield from inside(value, f"{path}{name}.")
+                yield from walk_loop(value, f"{path}{name}.")
 
-    yield from inside(trainer.fit_loop, "")
+    yield from walk_loop(trainer.fit_loop, "")
 
 
 def _callbacks_by_key(trainer: Any) -> dict[str, Any]:

@@ -149,13 +149,13 @@ class InPlaceRestore:
         if self._compare:
             self.misfits += [f"{path}/{line}" for line in self._own.differences(live, stored)]
 
-        def act() -> Any:
+        def apply() -> Any:
             if self._places is not None:
                 self._places.separate_members(path, live)
             self._own.restore(live, stored)
             return live
 
-        return act
+        return apply
 
     def _is_rebound(self, path: str, live: Any) -> bool:
         return self._places is not None and self._places.is_rebound(path, live)
@@ -192,14 +192,14 @@ class InPlaceRestore:
         made: list[Any] = []
         self._packed.append(lambda: made.append(stored.rows() if fills else stored.unpack()))
 
-        def act() -> Any:
+        def apply() -> Any:
             if not fills:
                 return made[0]
             live.clear()
             live.extend(made[0])
             return live
 
-        return act
+        return apply
 
     def _is_filled_differently(self, live: Any, stored: Any) -> bool:
         """Return whether the live value also appears elsewhere, and is filled with different
@@ -227,14 +227,14 @@ class InPlaceRestore:
             if name in there
         }
 
-        def act() -> Any:
+        def apply() -> Any:
             for name, put in acts.items():
                 value = put()
                 if value is not here[name]:
                     live.set_attribute(name, value)
             return live
 
-        return act
+        return apply
 
     def _plan_leaf(self, live: Any, stored: Any) -> Act:
         """Return the plan for a leaf: fill the live one, or replace it by a new one."""
@@ -331,13 +331,13 @@ def _plan_list(fill: InPlaceRestore, path: str, live: Any, stored: Any) -> Act:
         )
     values = fill.plan_items(path, live, stored)
 
-    def act() -> Any:
+    def apply() -> Any:
         found = values()
         live.clear()
         live.extend(found)
         return live
 
-    return act
+    return apply
 
 
 def _plan_mapping(
@@ -350,7 +350,7 @@ def _plan_mapping(
     acts = fill.plan_members(path, live, stored)
     attributes = fill.plan_members(f"{path}/", {}, dict(getattr(stored, "__dict__", {})))
 
-    def act() -> Any:
+    def apply() -> Any:
         found = {key: put() for key, put in acts.items()}
         live.clear()
         # Counter's own would add
@@ -362,7 +362,7 @@ def _plan_mapping(
             live.__dict__.update(named)
         return live
 
-    return act
+    return apply
 
 
 def _set_factory(live: Any, stored: Any) -> None:
@@ -374,14 +374,14 @@ def _set_factory(live: Any, stored: Any) -> None:
 def _plan_set(_: InPlaceRestore, __: str, live: Any, stored: Any) -> Act:
     """Plan a set or a bytearray, whose members are not filled in place."""
 
-    def act() -> Any:
+    def apply() -> Any:
         if type(live) is bytearray:
             live[:] = stored
         elif live is not stored:
             tables.refill_set(live, stored)
         return live
 
-    return act
+    return apply
 
 
 def _plan_tuple(
@@ -389,7 +389,7 @@ def _plan_tuple(
 ) -> Act:
     values = fill.plan_items(path, live, stored)
 
-    def act() -> Any:
+    def apply() -> Any:
         found = values()
         if len(found) == len(live) and all(
             new is old for new, old in zip(found, live, strict=True)
@@ -397,23 +397,23 @@ def _plan_tuple(
             return live
         return tuple.__new__(type(stored), found)
 
-    return act
+    return apply
 
 
 def _plan_record(fill: InPlaceRestore, path: str, live: Any, stored: Any) -> Act:
     acts = fill.plan_members(path, fields_of(live), fields_of(stored))
 
-    def act() -> Any:
+    def apply() -> Any:
         for name, put in acts.items():
             # as when one is restored: no method of the class is called
             object.__setattr__(live, name, put())
         return live
 
-    return act
+    return apply
 
 
 def _plan_generator(_: InPlaceRestore, __: str, live: Any, stored: Any) -> Act:
-    def act() -> Any:
+    def apply() -> Any:
         if live is stored:
             return stored
         if type(live) is random.Random:
@@ -427,7 +427,7 @@ def _plan_generator(_: InPlaceRestore, __: str, live: Any, stored: Any) -> Act:
             else stored
         )
 
-    return act
+    return apply
 
 
 _Planner = Callable[[InPlaceRestore, str, Any, Any], Act]

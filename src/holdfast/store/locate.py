@@ -56,14 +56,14 @@ class Location(NamedTuple):
             Unreadable: its manifest cannot be read now.
         """
 
-        def look() -> Checkpoint:
+        def find() -> Checkpoint:
             chosen = self._choose(step)
             with source.translate_read_errors(chosen.path):
                 # the manifest itself has that; the parts of several ranks are read on demand
                 _ = chosen.tree
             return chosen
 
-        return retry_if_removed(look)
+        return retry_if_removed(find)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint that ranks first by the rule in the newest manifest that has one;
