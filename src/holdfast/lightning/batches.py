@@ -24,7 +24,7 @@ def replace_loaders(combined: Any, batches: Batches) -> list[Any]:
     return [LoaderColumn(loader, rows, at) for at, loader in enumerate(loaders)]
 
 
-class LoaderProxy:
+class ReplacementLoader:
     """Replaces a loader: all attributes are the loader's, except its iteration and its state."""
 
     def __init__(self, loader: Any) -> None:
@@ -39,7 +39,7 @@ class LoaderProxy:
         return getattr(self._loader, name)
 
 
-class SingleLoader(LoaderProxy):
+class SingleLoader(ReplacementLoader):
     """The proxy of the only loader."""
 
     def __init__(self, loader: Any, batches: Batches) -> None:
@@ -50,7 +50,7 @@ class SingleLoader(LoaderProxy):
         return self._batches(self._loader)
 
 
-class LoaderColumn(LoaderProxy):
+class LoaderColumn(ReplacementLoader):
     """The proxy of one of several loaders. Lightning takes from each in turn; the first takes the
     next row of batches.
     """
