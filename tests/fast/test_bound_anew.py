@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from holdfast import Every, Fields, Last, Run
-from holdfast.state.places import RebindingTracker
+from holdfast.state.rebinding import RebindingTracker
 from holdfast.store.store import Store
 from stores import flip
 from toy import Cut, events

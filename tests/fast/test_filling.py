@@ -16,7 +16,7 @@ from faults import FULL, door
 from holdfast import Store, pages, threads
 from holdfast.state import snapshot
 from holdfast.state.codec import Block
-from holdfast.state.filling import CopyProgress
+from holdfast.state.copy_progress import CopyProgress
 from stores import steps
 from toy import events
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import RanksError
-from holdfast.torch.meeting import agree_on_prefix
+from holdfast.torch.rendezvous import agree_on_prefix
 from rank_threads import Shared
 
 

@@ -22,7 +22,7 @@ import msgspec
 from .. import disk, scan
 from ..children import processes
 from ..errors import UsageError
-from ..state.sound import Count, errors_as_damage
+from ..state.validation import Count, errors_as_damage
 from . import wait
 from .program import ProgramCheckpoint, ProgramExit, Verdict, emptied
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import UsageError
 from ..state import codec
 from ..state.fill import read_whole
-from . import leaves, places
+from . import leaves, shardings
 from .outline import TreeOutline, structure_changes
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Tree(Generic[T]):
         """
         outline, first = self._outline()
         _require_same(first, outline)
-        now, attributes = places.sharding_table(outline.leaves), outline.attributes
+        now, attributes = shardings.sharding_table(outline.leaves), outline.attributes
         facts: dict[str, Any] = {}
         if now != _NO_PLACES or first.places != _NO_PLACES:
             facts["places"] = {"first": first.places, "now": now}
@@ -181,7 +181,7 @@ class _InitialValue:
             outline.in_place,
         )
         self.attributes = list(outline.attributes)
-        self.places = places.sharding_table(outline.leaves)
+        self.places = shardings.sharding_table(outline.leaves)
         self._references: dict[str, Any] = {}
         self.refer(outline.leaves)
 
@@ -246,11 +246,11 @@ def read_leaves(
                 found[name] = _place_on_devices(
                     read_whole(each),
                     live[name],
-                    places.choose_sharding(name, live[name], first, then),
+                    shardings.choose_sharding(name, live[name], first, then),
                 )
                 continue
             if each.key not in shared:
-                sharding = places.choose_sharding(name, live[name], first, then)
+                sharding = shardings.choose_sharding(name, live[name], first, then)
                 host = of_jax.pop(each.key, None)
                 shared[each.key] = (
                     codec.decode_leaf(each)

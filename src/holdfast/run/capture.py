@@ -15,8 +15,8 @@ from ..errors import Damaged
 from ..provenance import document
 from ..ranks import Ranks
 from ..state import rng
-from ..state.sound import Count, convert_stored, is_plain, is_printable_number
 from ..state.tree import types_in
+from ..state.validation import Count, convert_stored, is_plain, is_printable_number
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
 from ..store.store import ManifestFields

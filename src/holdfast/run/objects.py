@@ -16,8 +16,8 @@ from ..legible import key_text
 from ..state import codec
 from ..state.captured import ATOMS, MUTABLE, AttributeSet
 from ..state.fill import read_whole
-from ..state.places import Members
-from ..state.sound import errors_as_damage
+from ..state.rebinding import Members
+from ..state.validation import errors_as_damage
 from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {  # capture, differences, restore of a framework's objects
@@ -32,7 +32,7 @@ _MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}
 _WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}
 # which of a captured object's leaves are parameters or moments: of other frameworks' objects
 # nothing is known
-_LOOKED_AT = {"torch": "holdfast.torch.looked_at", "holdfast.keras": "holdfast.keras.looked_at"}
+_LOOKED_AT = {"torch": "holdfast.torch.trainable", "holdfast.keras": "holdfast.keras.trainable"}
 
 # optimizers whose `lr` a trainer sets before each step, from the script's value
 STEERED: WeakSet[Any] = WeakSet()

@@ -16,7 +16,7 @@ from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
-from ..state.sound import is_printable_number
+from ..state.validation import is_printable_number
 from ..store.signing import Signer
 from ..store.store import Store
 from . import settings

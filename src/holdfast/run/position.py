@@ -19,7 +19,7 @@ from ..data.promise import UnprovenCode
 from ..errors import Damaged, Mismatch
 from ..interval import SafePointMark
 from ..state import rng
-from ..state.sound import Count, Whole, convert_stored
+from ..state.validation import Count, Whole, convert_stored
 from ..store import format
 from .passes import LoopStack
 

@@ -24,7 +24,7 @@ from ..state.captured import (
 )
 from ..state.fill import Act, InPlaceRestore
 from ..state.nodes import leaf_keys
-from ..state.places import RebindingTracker
+from ..state.rebinding import RebindingTracker
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint

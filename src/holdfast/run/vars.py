@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import Damaged, UsageError
 from ..legible import is_text
 from ..state.fill import NOTHING, Act, InPlaceRestore
-from ..state.places import RebindingTracker
+from ..state.rebinding import RebindingTracker
 
 
 class Vars:

@@ -33,7 +33,7 @@ from .captured import (
     is_unshared,
     kept_factory,
 )
-from .places import RebindingTracker
+from .rebinding import RebindingTracker
 from .rows import PackedRows
 
 Act = Callable[[], Any]  # stores the value in its place and returns it

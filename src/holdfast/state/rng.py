@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .fill import read_whole
-from .sound import errors_as_damage, is_printable_number
+from .validation import errors_as_damage, is_printable_number
 from .values import python_state, random_state
 
 

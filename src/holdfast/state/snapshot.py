@@ -21,7 +21,7 @@ import msgspec
 from ..pages import Data, DistantBytes, Wait, address, allocate_pages, begin_copy, round_to_pages
 from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
-from .filling import CopyProgress
+from .copy_progress import CopyProgress
 
 # makes copies into memory faster; returns a function that undoes it, or None
 Pin = Callable[[memoryview], Wait | None]

@@ -20,7 +20,7 @@ from . import codec, tables
 from .captured import is_dataclass, is_named_tuple, kept_factory
 from .nodes import MAX_DEPTH, NAMED, leaf_keys, user_types
 from .rows import PackedRows, Unpacker
-from .sound import error_text
+from .validation import error_text
 from .values import MAKERS
 
 INLINE_BYTES = 1024  # longer bytes are a leaf

@@ -20,7 +20,7 @@ from typing import Any
 from .. import disk, journal, owner, scan
 from ..errors import DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
-from . import places
+from . import symlinks
 from .format import MANIFEST, decode_run, parse_name
 from .refusal import disk_error
 
@@ -98,8 +98,8 @@ class Attempt:
                 f"{self._pid}'s; its forked children only read"
             )
         try:
-            places.refuse_link(self.room.parent)
-            places.refuse_link(self.room)
+            symlinks.refuse_link(self.room.parent)
+            symlinks.refuse_link(self.room)
             yield
         except OSError as error:
             raise self._as_store_error(what, error) from error
@@ -178,7 +178,7 @@ def join_attempt(root: Path, number: int, run: str) -> Attempt:
             lambda room: scan.is_dir(room) if (found := read_run(root)) == run else bool(found),
         )
         if read_run(root) == run:
-            places.require_safe_links(root)
+            symlinks.require_safe_links(root)
             return attempt
     what = (
         "another run's directory"
@@ -238,7 +238,7 @@ def publish(attempt: Attempt, partial: Path, name: str) -> Path:
         UsageError: a checkpoint with that name exists.
         Superseded: this attempt no longer owns the run.
     """
-    target = places.checkpoints_directory(attempt.root) / name
+    target = symlinks.checkpoints_directory(attempt.root) / name
     # sync all names before the rename, because the rename may reach the disk first
     disk.sync_dir(partial)
     try:
@@ -314,7 +314,7 @@ def move_to_quarantine(attempt: Attempt, path: Path, why: str) -> Path:
 
 def rename_into_quarantine(root: Path, passing: Path) -> Path:
     name = passing.name.removeprefix("quarantine-")
-    places.refuse_link(root / "quarantine")
+    symlinks.refuse_link(root / "quarantine")
     for number in range(1, 10**6):
         target = root / "quarantine" / (name if number == 1 else f"{name}-{number}")
         try:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .. import disk, journal, owner, scan
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from . import places
+from . import symlinks
 from .attempt import Attempt, is_over, read_run, remove_if_possible, rename_into_quarantine
 from .format import encode_run
 
@@ -47,9 +47,9 @@ def claim(
         Superseded: an even later attempt began meanwhile.
         StoreError: no try to claim the run succeeded.
     """
-    places.require_safe_links(root)
+    symlinks.require_safe_links(root)
     if private:
-        places.make_private(root)
+        symlinks.make_private(root)
     for part in (
         root,
         root / "attempts",
@@ -58,7 +58,7 @@ def claim(
         root / "quarantine",
     ):
         disk.make_dirs(part)
-    places.refuse_linked_attempts(root)
+    symlinks.refuse_linked_attempts(root)
     run = _read_or_create_run_id(root, note, elsewhere.run)
     for _ in range(_MOST_TRIES):
         taken = _used_numbers(root)  # before the journals, so that each of these attempts has one
@@ -168,7 +168,7 @@ def _fence_older_attempts(attempt: Attempt, *, take_over: bool) -> None:
 def fence_attempt(attempt: Attempt, log: Log) -> None:
     """Fence an older attempt: move its files out, the journal first, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
-    places.refuse_link(old)
+    symlinks.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
         # an attempt without its journal knows that it is fenced; if another file went first, it
         # would report that file

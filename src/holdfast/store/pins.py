@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..errors import Damaged, UsageError
-from . import places, shards
+from . import shards, symlinks
 from .checkpoint import Checkpoint
 from .lineage import LinkedShard
 from .shards import StaleLink
@@ -33,7 +33,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
             nevertheless.
     """
     pins = root / "pins"
-    places.require_safe_links(root)
+    symlinks.require_safe_links(root)
     if scan.is_symlink(checkpoint.path):
         raise UsageError(
             f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: "
@@ -48,7 +48,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def unpin(root: Path, name: str) -> None:
-    places.require_safe_links(root)
+    symlinks.require_safe_links(root)
     if name in pinned_names(root):
         disk.remove_file(root / "pins" / name)
         disk.sync_dir(root / "pins")

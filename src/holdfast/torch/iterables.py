@@ -12,7 +12,7 @@ from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import derive_key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
-from .twin import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
+from .loader_clone import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
 from .workers import iterate
 
 _NOTHING = object()

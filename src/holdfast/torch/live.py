@@ -19,8 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..errors import UsageError
 from ..state.codec import without_garbage_collection
 from ..state.fill import read_whole
-from ..state.places import Members
-from . import entered, modules, optimizers, schedulers
+from ..state.rebinding import Members
+from . import baseline, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
 from .stored import load_live_state
@@ -96,7 +96,7 @@ def record_baseline(target: nn.Module | Optimizer) -> None:
 
 def drop_baseline(target: Any) -> None:
     """Drop the record of the object's structure: the run has ended."""
-    entered.drop_baseline(modules.unwrap(target) if isinstance(target, nn.Module) else target)
+    baseline.drop_baseline(modules.unwrap(target) if isinstance(target, nn.Module) else target)
 
 
 def check_buffers(target: Any) -> None:

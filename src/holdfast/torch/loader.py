@@ -24,8 +24,14 @@ from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
 from ..data.order import derive_key
 from ..data.stateful import loses_shuffle_buffer
 from .iterables import DatasetFeed, IterableFeed, unproven_dataset
+from .loader_clone import (
+    clone_loader,
+    draw_as_sampler,
+    draw_seed_of_workers,
+    facts_of,
+    torchdata_class,
+)
 from .plans import Step, plan_for, position_of
-from .twin import clone_loader, draw_as_sampler, draw_seed_of_workers, facts_of, torchdata_class
 from .workers import iterate
 
 

@@ -24,10 +24,10 @@ from torch.nn.parameter import is_lazy
 from ..errors import UsageError
 from ..state.codec import is_stored_leaf
 from ..state.fill import read_whole
-from ..state.places import Members
-from ..state.sound import Whole, convert_stored
-from . import entered
-from .entered import BESIDES
+from ..state.rebinding import Members
+from ..state.validation import Whole, convert_stored
+from . import baseline
+from .baseline import BESIDES
 from .pieces import divided_like, is_dtensor, local_tensor
 from .stored import (
     TensorRestore,
@@ -78,7 +78,7 @@ def capture(module: nn.Module) -> dict[str, Any]:
 def record_baseline(module: nn.Module) -> None:
     """Record the structure of the module as its run begins."""
     root = unwrap(module)
-    entered.record_baseline(root, live_entries(root))
+    baseline.record_baseline(root, live_entries(root))
 
 
 def check_buffers(module: nn.Module) -> None:
@@ -86,9 +86,9 @@ def check_buffers(module: nn.Module) -> None:
     which ones change, and which are computed once.
     """
     root = unwrap(module)
-    known = entered.module_baseline(root)
+    known = baseline.module_baseline(root)
     if known is not None:
-        known.note_computed_buffers(entered.unsaved_buffers(root))
+        known.note_computed_buffers(baseline.unsaved_buffers(root))
 
 
 def _unsaved_state(
@@ -97,7 +97,7 @@ def _unsaved_state(
     """Return what training has added to a module: names of buffers, and buffers that its
     state_dict() leaves out.
     """
-    known = entered.module_baseline(root)
+    known = baseline.module_baseline(root)
     if known is None:
         return {}
     buffers = {plain(name) for name, _ in root.named_buffers(remove_duplicate=False)}
@@ -107,7 +107,7 @@ def _unsaved_state(
         if _is_under(name, {plain(each) for each in own})
     }
     late = known.new_buffers(tree, buffers - passed, passed, class_name(root))
-    apart = known.changed_buffers(entered.unsaved_buffers(root))
+    apart = known.changed_buffers(baseline.unsaved_buffers(root))
     return ({"late": late} if late else {}) | ({"apart": apart} if apart else {})
 
 

@@ -20,9 +20,9 @@ from torch.optim import LBFGS, Optimizer
 from ..errors import Damaged
 from ..state.codec import LeafReader
 from ..state.fill import read_whole
-from ..state.sound import Whole, convert_stored, is_plain
-from . import entered, gradients
-from .entered import BESIDES
+from ..state.validation import Whole, convert_stored, is_plain
+from . import baseline, gradients
+from .baseline import BESIDES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
 from .stored import (
@@ -51,7 +51,7 @@ def capture(optimizer: Optimizer) -> Any:
         UsageError: it has other groups than when its run was entered.
     """
     state = optimizer.state_dict()
-    known = entered.optimizer_baseline(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     besides: dict[str, Any] = {}
     if known is not None:
         known.require_same_groups(optimizer)
@@ -69,14 +69,14 @@ def capture(optimizer: Optimizer) -> Any:
 
 def record_baseline(optimizer: Optimizer) -> None:
     """Record the groups and options of the optimizer as its run begins."""
-    entered.record_baseline(optimizer)
+    baseline.record_baseline(optimizer)
 
 
 def detect_gradient_use(optimizer: Optimizer) -> bool:
     """Return whether the loop has just shown, for the first time, that it uses gradients of the
     step before.
     """
-    known = entered.optimizer_baseline(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     return known is not None and known.carried.detect_use(optimizer)
 
 
@@ -190,7 +190,7 @@ def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
 
 
 _NUMBERS = (int, float, tuple)
-_CHOSEN = entered.OPTIONS[1:]  # all but the rate
+_CHOSEN = baseline.OPTIONS[1:]  # all but the rate
 
 
 def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -240,7 +240,7 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     for name, each in _inner_optimizers(optimizer).items():
         if name in besides.held:
             restore(each, besides.held[name])
-    known = entered.optimizer_baseline(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     if known is not None:
         known.record_options(optimizer, besides.moved)
     if besides.gradients is not None:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
-from . import entered
+from . import baseline
 
 
 def override(
@@ -39,7 +39,7 @@ def override(
                 line = f"{option} {_short_text(group.get(option))} -> {_short_text(new)}"
                 _set_in_place(group, option, new)
             lines.append(f"group {number}: {line}")
-    known = entered.optimizer_baseline(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     if known is not None and planned:
         known.record_options(optimizer, [])
     return lines

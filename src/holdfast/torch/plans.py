@@ -31,8 +31,8 @@ from ..data.sampler import Sampler
 from ..data.seeded import Index
 from ..errors import Mismatch
 from ..state import rng
+from .loader_clone import torchdata_class
 from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
-from .twin import torchdata_class
 
 _NOTHING = object()
 # keys of positions: a sampler's state between passes; its pass is over

@@ -10,7 +10,7 @@ from torch import distributed
 
 from ..errors import RanksError, UsageError
 from ..ranks import ALONE, Ranks
-from .meeting import agree_on_prefix
+from .rendezvous import agree_on_prefix
 from .world import is_grouped
 
 _serial = itertools.count(1)  # every rank begins the same runs, in the same order
