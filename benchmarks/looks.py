@@ -37,7 +37,7 @@ class Model:
         with torch.no_grad():
             for parameter in self.model:
                 parameter.add_(1e-3)
-        with patch.object(finite, "can_look", return_value=look):
+        with patch.object(finite, "can_check", return_value=look):
             before, watch = process_time(), Watch()
             self.run.safe_point()
             wait_s = watch()

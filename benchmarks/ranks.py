@@ -23,18 +23,18 @@ import numpy as np
 
 from harness import scratch
 from holdfast.collective import division
-from holdfast.collective.division import Decision, Mine, WritePlan, decided
-from holdfast.collective.rank_share import Seal
+from holdfast.collective.division import LeafAssignment, RankState, WritePlan, assign_leaves
+from holdfast.collective.rank_share import PartSeal
 from holdfast.ranks import Ranks
 from holdfast.state import tree
 from holdfast.store import format, parts
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.format import MANIFEST, File, Leaf, Manifest, PartEntry
+from holdfast.store.format import MANIFEST, FileEntry, LeafEntry, Manifest, PartEntry
 from holdfast.store.parts import Part
-from holdfast.store.shards import Staged
+from holdfast.store.shards import StagedState
 
 T = TypeVar("T")
-Kind = Callable[[int, int], Staged]
+Kind = Callable[[int, int], StagedState]
 
 WORLDS = (1, 8, 64, 512, 4096)
 LEAVES, OWN, ROUNDS = 1000, 5, 5
@@ -75,18 +75,18 @@ def tell(figure: str, unit: str, runs: list[float]) -> None:
     print(json.dumps(line), flush=True)
 
 
-def replicated(rank: int, world: int) -> Staged:
+def replicated(rank: int, world: int) -> StagedState:
     del world
     state = {f"layer{n}": np.full(4, n, np.float32) for n in range(LEAVES - OWN)}
     state |= {f"own{n}": np.full(4, rank, np.float32) for n in range(OWN)}
     flat = tree.flatten({"model": state, "position": {"rank": rank}})
-    return Staged(flat.tree, flat.leaves, [])
+    return StagedState(flat.tree, flat.leaves, [])
 
 
-def divided(rank: int, world: int) -> Staged:
+def divided(rank: int, world: int) -> StagedState:
     flat = tree.flatten({"model": {f"layer{n}": np.full(4, rank, np.float32) for n in range(LEAVES)}})
     place = {"of": [4 * world], "at": [4 * rank]}
-    return Staged(
+    return StagedState(
         flat.tree, {key: msgspec.structs.replace(block, attrs=place) for key, block in flat.leaves.items()}, []
     )
 
@@ -99,7 +99,7 @@ class Dictionary:
         self.put, self.get = values.__setitem__, values.get
         self.drop = lambda key: values.pop(key, None)
 
-    def twin(self) -> Dictionary:
+    def reconnect(self) -> Dictionary:
         return self
 
 
@@ -116,14 +116,18 @@ class Save:
     def times(self) -> Times:
         played = min(PLAYED, self.world)
         staged = [self.kind(rank, self.world) for rank in range(played)]
-        mine = [Mine(staged[0]), *(Mine(each) for each in staged[1:-1]), self.timed("each", lambda: Mine(staged[-1]))]
+        mine = [
+            RankState(staged[0]),
+            *(RankState(each) for each in staged[1:-1]),
+            self.timed("each", lambda: RankState(staged[-1])),
+        ]
         sheet = mine[0].sheet
         self.said("sheet", [b""] * self.world, lambda _: encoded(sheet))
-        answer = self.timed("each", lambda: encoded(mine[-1].claim(sheet, played - 1, ())))
-        answers = [encoded(mine[0].claim(sheet, 0, ())), *[answer] * (self.world - 1)]
+        answer = self.timed("each", lambda: encoded(mine[-1].reply_to(sheet, played - 1, ())))
+        answers = [encoded(mine[0].reply_to(sheet, 0, ())), *[answer] * (self.world - 1)]
         decision = msgspec.msgpack.decode(
-            self.said("plan", answers, lambda words: decided(words, mine[0], lambda _: None)),
-            type=Decision,
+            self.said("plan", answers, lambda words: assign_leaves(words, mine[0], lambda _: None)),
+            type=LeafAssignment,
         )
         plans = [each.plan(sheet, decision, set(), ranks) for each, ranks in zip(mine, self.ranks, strict=False)]
         seals = [self.sealed(rank, plan) for rank, plan in enumerate(plans[:-1])]
@@ -143,29 +147,29 @@ class Save:
         """What rank 0 makes of everybody's words; only its own time counts."""
         for ranks, word in zip(self.ranks[1:], words[1:], strict=True):
             ranks.gather(topic, encoded([word, None]))
-        found = self.timed("lead", lambda: self.ranks[0].collect(topic, lambda: words[0], then))
+        found = self.timed("lead", lambda: self.ranks[0].run_on_all(topic, lambda: words[0], then))
         for ranks in self.ranks[1:]:
             ranks.announce(topic)
         return found
 
-    def sealed(self, rank: int, plan: WritePlan) -> Seal:
+    def sealed(self, rank: int, plan: WritePlan) -> PartSeal:
         """A part as if its shards were there: only what is said of them is made."""
-        shard = parts.prefix(rank) + "model.safetensors"
+        shard = parts.shard_prefix(rank) + "model.safetensors"
         leaves = {
-            plan.keys[key]: Leaf(
+            plan.keys[key]: LeafEntry(
                 block.kind, block.dtype, tuple(block.shape), shard, 0, 0, format.digest(b""), dict(block.attrs)
             )
             for key, block in plan.blocks.items()
         }
-        data = parts.encode(Part(rank, {shard: File(0, format.digest(b""))}, leaves, plan.tree))
-        (self.place / format.part_name(rank)).write_bytes(data)
-        return Seal(PartEntry(format.part_name(rank), 0, plan.firsts), parts.entry(data))
+        data = parts.encode(Part(rank, {shard: FileEntry(0, format.digest(b""))}, leaves, plan.tree))
+        (self.place / format.part_file_name(rank)).write_bytes(data)
+        return PartSeal(PartEntry(format.part_file_name(rank), 0, plan.firsts), parts.file_entry(data))
 
-    def like(self, seal: Seal, rank: int) -> Seal:
-        return Seal(PartEntry(format.part_name(rank), 0), seal.file)
+    def like(self, seal: PartSeal, rank: int) -> PartSeal:
+        return PartSeal(PartEntry(format.part_file_name(rank), 0), seal.file)
 
     def committed(self, words: list[bytes], body: Any) -> bytes:
-        seals = [msgspec.msgpack.decode(word, type=Seal) for word in words]
+        seals = [msgspec.msgpack.decode(word, type=PartSeal) for word in words]
         manifest = Manifest(
             step=1,
             phase="step",

@@ -95,7 +95,7 @@ def flattening() -> None:
     tell("flatten_100k_s", "s", lambda: seconds(lambda: flatten(large)))
     flat = flatten(large)
     entries = {
-        key: format.Leaf(block.kind, block.dtype, block.shape, "model.safetensors", 1024 * at, 1024, "0" * 32, {})
+        key: format.LeafEntry(block.kind, block.dtype, block.shape, "model.safetensors", 1024 * at, 1024, "0" * 32, {})
         for at, (key, block) in enumerate(flat.leaves.items())
     }
     manifest = format.Manifest(
@@ -110,7 +110,7 @@ def flattening() -> None:
         best=None,
         note=None,
         document={},
-        files={"model.safetensors": format.File(1024 * TENSORS, "0" * 32)},
+        files={"model.safetensors": format.FileEntry(1024 * TENSORS, "0" * 32)},
         leaves=entries,
         tree=flat.tree,
     )

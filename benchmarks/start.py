@@ -109,7 +109,7 @@ def multiply(run: Path, checkpoints: int) -> None:
     path = run / "attempts" / "1" / "attempt-1.jsonl"
     events = journal.read(path)
     saved = next(event for event in events if event["event"] == "saved")
-    path.write_bytes(journal.lines([events[0], *({**saved, "step": step} for step in older), *events[1:]]))
+    path.write_bytes(journal.encode_events([events[0], *({**saved, "step": step} for step in older), *events[1:]]))
 
 
 IMPORT, HELP = "from holdfast import Run", "holdfast --help"

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from holdfast.rules import Best, Last
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 
 def state(step):
@@ -24,7 +24,7 @@ def state(step):
 
 def save(store, step, **facts):
     metrics = {"val_acc": 0.9 if step == 20 else 0.5}
-    return store.save(state(step), step=step, facts=Facts(**{"epoch": step // 10, "metrics": metrics} | facts))
+    return store.save(state(step), step=step, facts=ManifestFields(**{"epoch": step // 10, "metrics": metrics} | facts))
 
 
 def finished(tmp_path, factory):

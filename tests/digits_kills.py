@@ -44,7 +44,7 @@ from holdfast.run.saver import Saver
 from holdfast.state.snapshot import Snapshot
 from holdfast.store import attempt as attempts
 from holdfast.store import claiming, pruning, shards
-from holdfast.store.committing import Committing
+from holdfast.store.committing import CheckpointWriter
 from holdfast.store.store import Store
 
 TRAIN = Path(__file__).parents[1] / "examples" / "digits" / "train.py"
@@ -68,7 +68,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "sync": (os, "fsync"),
     "manifest": (disk, "write"),
     "commit": (disk, "rename_new"),
-    "links for users": (Committing, "point"),
+    "links for users": (CheckpointWriter, "point"),
     "journal": (Saver, "_journal_save"),
     "readback": (pruning, "verify"),
     "prune": (pruning, "discard"),

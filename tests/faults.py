@@ -429,7 +429,7 @@ def requests(size: int = 4096, threads: int = 0, *, linked: int = lineage.LINK_B
         yield
     finally:
         _set(before)
-        bulk.release()  # chunks of that size
+        bulk.release_chunks()  # chunks of that size
 
 
 def links() -> AbstractContextManager[None]:

@@ -32,7 +32,7 @@ from holdfast.supervise import submission, witness
 from hostile_stores import GOLDEN, mend, sealed
 
 for _framework in codec.LEAVES:  # a file may ask for these, and for no other: they are here before anybody watches
-    codec.adapter(_framework)
+    codec.import_adapter(_framework)
 
 Reader = Callable[[bytes, Path], object]
 
@@ -73,11 +73,11 @@ def part(data: bytes, place: Path) -> None:
         hostile_stores.two_ranks(place)
     golden = GOLDEN / "two-ranks" / folder.name
     fields = hostile_stores.fields_of(golden)
-    name = format.part_name(1)
+    name = format.part_file_name(1)
     (folder / name).write_bytes(data)
     from holdfast.store import parts
 
-    entry = parts.entry(data)
+    entry = parts.file_entry(data)
     fields["files"][name] = {"size_bytes": entry.size_bytes, "digest": entry.digest}
     (folder / format.MANIFEST).write_bytes(sealed(b"{\n" + format.field_lines(fields) + b"\n}\n"))
     _read(folder)

@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.store import format, parts
 from holdfast.store.format import BLOCK_BYTES, MANIFEST
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 Fields = dict[str, Any]
 Change = Callable[[Fields], Fields | bytes | None]  # alters the fields in place, or returns others, or the whole text
@@ -28,7 +28,9 @@ def valid(root: Path, steps: int = 2) -> Path:
     }
     store = Store(root)
     for step in range(1, steps + 1):
-        store.save({**with_all, "step": step}, step=step, facts=Facts(document={"host": "a"}, metrics={"acc": 0.5}))
+        store.save(
+            {**with_all, "step": step}, step=step, facts=ManifestFields(document={"host": "a"}, metrics={"acc": 0.5})
+        )
     store.close()
     return root / "checkpoints" / f"step-{steps:09d}"
 
@@ -54,7 +56,7 @@ def _copied(golden: Path, root: Path) -> Path:
 def fields_of(folder: Path, rank: int | None = None) -> Fields:
     """The fields of a checkpoint's manifest, or of the part of a rank."""
     if rank is not None:
-        return msgspec.json.decode((folder / format.part_name(rank)).read_bytes())
+        return msgspec.json.decode((folder / format.part_file_name(rank)).read_bytes())
     _, _, text = (folder / MANIFEST).read_bytes().partition(b"\n")
     return msgspec.json.decode(b"{" + text)
 
@@ -67,11 +69,11 @@ def rewrite(folder: Path, change: Change, rank: int | None = None) -> None:
         (folder / MANIFEST).write_bytes(sealed(_text(fields if said is None else said)))
         return
     text = _text(fields if said is None else said)
-    (folder / format.part_name(rank)).write_bytes(text)
-    rewrite(folder, lambda root: _renew_part(root, rank, fields, parts.entry(text)))
+    (folder / format.part_file_name(rank)).write_bytes(text)
+    rewrite(folder, lambda root: _renew_part(root, rank, fields, parts.file_entry(text)))
 
 
-def _renew_part(root: Fields, rank: int, fields: Fields, entry: format.File) -> None:
+def _renew_part(root: Fields, rank: int, fields: Fields, entry: format.FileEntry) -> None:
     said = root["ranks"][rank]
     root["files"][said["part"]] = msgspec.to_builtins(entry)
     said["size_bytes"] = sum(file["size_bytes"] for file in fields["files"].values())

@@ -9,8 +9,8 @@ import pytest
 from holdfast import Every, Run, Store, journal
 from holdfast.errors import UsageError
 from holdfast.jax import Tree
-from holdfast.jax.shards import Shards
-from holdfast.pages import Distant, address
+from holdfast.jax.shards import ShardedItems
+from holdfast.pages import DistantBytes, address
 from holdfast.state.codec import ML_DTYPES
 from holdfast.state.snapshot import Arena
 
@@ -110,7 +110,7 @@ def test_any_part_of_an_array_is_copied_from_its_pieces():
     """Pieces on one device, of odd bytes of the whole: each part is what the whole has there."""
     whole = np.random.default_rng(0).integers(0, 255, (3, 1, 5, 4), "uint8").view("int16")
     for array in jnp.asarray(whole), jnp.asarray(whole[:, 0, 0, 0]), jnp.asarray(whole[0, 0, 0, 0]):
-        data = Distant(Shards(array), array.nbytes)
+        data = DistantBytes(ShardedItems(array), array.nbytes)
         expected = np.asarray(array).tobytes()
         for start in range(array.nbytes):
             for stop in range(start, array.nbytes + 1, 3):

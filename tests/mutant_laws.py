@@ -108,7 +108,7 @@ def _every_way(place: Path) -> None:
         with requests(its.CHUNK, threads), door(noted):
             bulk.DIRECT_BYTES = direct
             sizes = (100, 3 * its.CHUNK, its.CHUNK - 100, 5, PAGE)
-            pieces = [bulk.Extent(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
+            pieces = [bulk.MemoryRun(its.laid(kind, its.bytes_of(size)), [size]) for size in sizes]
             alone = [
                 its.laid(kind, its.bytes_of(size)) for size in (*sizes, PAGE)
             ]  # at the end a page and a bit are left

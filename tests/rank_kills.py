@@ -26,7 +26,7 @@ import torch
 import holdfast.ranks
 from faults import door, half_of
 from holdfast.channel import send
-from holdfast.data.order import key
+from holdfast.data.order import derive_key
 from holdfast.inspect.diff import same_state
 from holdfast.store.store import Store
 from rank_processes import everywhere
@@ -143,12 +143,12 @@ def aims(found: Reference, count: int, seed: int = 0) -> Iterator[Aim]:
     for place, kinds in sorted(found.seen.items()):
         for kind in dict.fromkeys(kinds):
             places.setdefault(kind, []).append(place)
-    kinds = sorted(places, key=lambda kind: key(seed, kind, "order"))
+    kinds = sorted(places, key=lambda kind: derive_key(seed, kind, "order"))
     for number in range(count):
         kind = kinds[number % len(kinds)]
         among = places[kind]
-        launch, rank = among[key(seed, number, "place") % len(among)]
-        nth = key(seed, number, "nth") % found.seen[launch, rank].count(kind)
+        launch, rank = among[derive_key(seed, number, "place") % len(among)]
+        nth = derive_key(seed, number, "nth") % found.seen[launch, rank].count(kind)
         yield Aim(launch, rank, kind, nth)
 
 

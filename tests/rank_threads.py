@@ -52,7 +52,7 @@ class Shared:
         with self.turn:
             self.values.pop(key, None)
 
-    def twin(self):
+    def reconnect(self):
         return self
 
 

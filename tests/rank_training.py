@@ -18,12 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast import Every, Last, Run
-from holdfast.torch.reducer import Reducers
+from holdfast.torch.reducer import ReducerLayouts
 from rank_processes import everywhere
 from toy import Cut
 
 EPOCHS, LENGTH = 2, 48
-WARM = Reducers.warm
+WARM = ReducerLayouts.restore_layouts
 DDP = {
     "ddp": {},
     "static": {"static_graph": True},
@@ -94,7 +94,7 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     many.
     """
     torch.set_num_threads(1)
-    Reducers.warm = WARM if warm else lambda *_: []
+    ReducerLayouts.restore_layouts = WARM if warm else lambda *_: []
     os.fsync = lambda fd: None  # no power is lost here
     world = dist.get_world_size()
     shares = (world // 2, rank // 2) if kind == "tensors" else (world, rank)  # two ranks work on one batch

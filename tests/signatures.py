@@ -32,7 +32,7 @@ def with_quick_digests(path):
     for name, file in manifest.files.items():
         inside = sorted((leaf for leaf in leaves.values() if leaf.shard == name), key=format.in_file)
         head = format.digest((path / name).read_bytes()[: inside[0].offset])
-        files[name] = format.File(file.size_bytes, format.joined_digest([head, *(leaf.digest for leaf in inside)]))
+        files[name] = format.FileEntry(file.size_bytes, format.joined_digest([head, *(leaf.digest for leaf in inside)]))
     return msgspec.structs.replace(manifest, leaves=leaves, files=files)
 
 

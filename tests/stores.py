@@ -14,7 +14,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from holdfast.cli import commands
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 
 def state_of(step: int) -> dict[str, Any]:
@@ -24,7 +24,9 @@ def state_of(step: int) -> dict[str, Any]:
 
 
 def put(store: Store, step: int) -> None:
-    store.save(state_of(step), step=step, facts=Facts(document={"by": "a test"}, metrics={"acc": -abs(step - 2)}))
+    store.save(
+        state_of(step), step=step, facts=ManifestFields(document={"by": "a test"}, metrics={"acc": -abs(step - 2)})
+    )
 
 
 def having(root: Path, *wanted: int, **options: Any) -> Store:

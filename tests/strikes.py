@@ -90,10 +90,10 @@ def a_pool():
     def act():
         pools.append(threads.WorkerPool(2))
         with closing(pools[0]) as pool:
-            if pool.begin():
+            if pool.start_thread():
                 for item in range(5):
-                    pool.give(lambda item=item: at_work(item))
-                assert [-4, -3, -2, -1, 0] == sorted(pool.take(everything=True))
+                    pool.submit(lambda item=item: at_work(item))
+                assert [-4, -3, -2, -1, 0] == sorted(pool.results(everything=True))
 
     def after():
         for pool in pools:
@@ -132,7 +132,7 @@ def a_snapshot():
     snapshot.PORTION_BYTES = 4096
     arena, size, found = snapshot.Arena(), 1 << 15, []
     blocks = {key: Block("array", "uint8", (size,), memoryview(bytearray(b"x" * size)), {}) for key in "ab"}
-    taken = snapshot.Snapshot(arena, [snapshot.Image(b"lead", list(blocks))], blocks)
+    taken = snapshot.Snapshot(arena, [snapshot.FileImage(b"lead", list(blocks))], blocks)
     writing = threads.Worker(lambda: found.append(taken.wait_for_all()), "writing")
     writing.start()
 
@@ -140,10 +140,10 @@ def a_snapshot():
         taken.copy()
 
     def after():
-        taken.give_up()
+        taken.abandon()
         writing.wait()
         assert [b"x" * size] == [*{bytes(taken.blocks[key].data) for key in "ab"}] or found == [False]
-        arena.room(3 * size)
+        arena.reserve(3 * size)
 
     return act, after
 
@@ -156,11 +156,11 @@ def an_arena():
     arena = snapshot.Arena()
 
     def act():
-        arena.warm(1 << 18)
-        arena.room(1 << 10)
+        arena.warm_up(1 << 18)
+        arena.reserve(1 << 10)
 
     def after():
-        room = arena.room(1 << 18)
+        room = arena.reserve(1 << 18)
         room[:] = b"x" * len(room)
         threading.Event().wait(0.002)
         assert bytes(room) == b"x" * len(room)
@@ -181,7 +181,7 @@ def a_reading():
         wanted.append((Stored(path, len(data), format.digest(data)), memoryview(bytearray(len(data)))))
 
     def act():
-        reading.fill(wanted)
+        reading.read_leaves(wanted)
 
     def after():
         act()
@@ -202,13 +202,13 @@ def a_big_file():
     import xxhash
 
     from holdfast import bulk
-    from holdfast.pages import pages
+    from holdfast.pages import allocate_pages
 
     bulk.CHUNK_BYTES = bulk.DIRECT_BYTES = 4096
-    memory, place = pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
+    memory, place = allocate_pages(3 * 4096), Path(tempfile.mkdtemp(dir=HERE))
 
     def write(name):
-        bulk.write(place / name, [bulk.Extent(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
+        bulk.write(place / name, [bulk.MemoryRun(memory, [len(memory)])], len(memory), xxhash.xxh3_128)
 
     def after():
         write("after")

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, NotFound, Superseded
 from holdfast.rules import Best, Last
 from holdfast.run.run import Run
 from holdfast.store.attempt import JOIN_S
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 PAUSE_S = 1.2 * JOIN_S  # longer than one process waits for anything
 AGE_S = 2 * 3600.0  # older than what is left of a process that is taken for dead
@@ -75,7 +75,7 @@ def with_a_store(root: Path, who: int, say: Say) -> None:
     def put() -> None:
         step = newest(store) + 1
         state = {"model": arrays_of(who, step), "who": who}
-        store.save(state, step=step, facts=Facts(document={"by": "a test"}, metrics={"acc": -step}))
+        store.save(state, step=step, facts=ManifestFields(document={"by": "a test"}, metrics={"acc": -step}))
         store.attempt.record("metrics", step=step, phase="step", values={"who": who})
         store.attempt.flush()
 

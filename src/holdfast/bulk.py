@@ -1,4 +1,4 @@
-"""Bulk: writes big files past the page cache in several threads, and digests them meanwhile.
+"""Bulk I/O: writes big files past the page cache in several threads, and digests them meanwhile.
 
 Besides `disk`, this is the only module that changes files. If a file system refuses O_DIRECT or
 preallocation, it works without them. The bytes survive a power loss once `write` has returned, with
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeGuard
 
 from . import disk, modes
-from .pages import PAGE, Data, address, copy, pages
+from .pages import PAGE, Data, address, allocate_pages, copy
 from .threads import Hook, WorkerPool, nothing
 
 CHUNK_BYTES = 4 << 20  # size of one request
@@ -41,7 +41,7 @@ class Hash(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class Extent(NamedTuple):
+class MemoryRun(NamedTuple):
     """Pieces of a file that are adjacent in memory, or are distant and are gathered while they are
     written.
 
@@ -56,7 +56,7 @@ class Extent(NamedTuple):
 
 def write(
     path: Path,
-    runs: Iterable[Extent | Data],
+    runs: Iterable[MemoryRun | Data],
     size: int,
     hasher: Callable[..., Hash],
     before_each: Hook = nothing,
@@ -71,13 +71,13 @@ def write(
         FileExistsError: the name is in use.
         OSError: the file may exist, incomplete.
     """
-    mode = modes.own(path, disk.FILE_MODE)
+    mode = modes.creation_mode(path, disk.FILE_MODE)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    writing = _Writing(descriptor, hasher, before_each)
+    writing = _FileWrite(descriptor, hasher, before_each)
     try:
         if size >= DIRECT_BYTES:
             _preallocate(descriptor, size, path)
-            writing.go_direct(THREADS)
+            writing.enable_direct(THREADS)
         for run in runs:
             writing.add(run)
         writing.finish()
@@ -88,12 +88,12 @@ def write(
     return writing.digests
 
 
-def release() -> None:
-    """Give back the chunks that are kept between files."""
+def release_chunks() -> None:
+    """Free the chunks of memory that are kept between files."""
     _idle.clear()
 
 
-class _Writing:
+class _FileWrite:
     """One file that is being written: `add` takes pieces, and chunks are sent to the disk."""
 
     def __init__(self, descriptor: int, hasher: Callable[..., Hash], before_each: Hook) -> None:
@@ -106,36 +106,38 @@ class _Writing:
         self._chunk, self._filled = memoryview(b""), 0
         self._made, self._unused = 0, deque[memoryview]()  # chunks of our own, page-aligned
 
-    def go_direct(self, threads: int) -> None:
+    def enable_direct(self, threads: int) -> None:
         """Write whole pages past the page cache from here on;
         if there are no threads, one request after the other.
         """
         self._direct = True
         _set_direct(self._descriptor, wanted=True)
         pool = WorkerPool[memoryview](threads)
-        self._pool = pool if pool.begin() else None  # None if the system gives no more threads
+        self._pool = (
+            pool if pool.start_thread() else None
+        )  # None if the system gives no more threads
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
 
-    def add(self, run: Extent | Data) -> None:
+    def add(self, run: MemoryRun | Data) -> None:
         """Write the next pieces: directly from their memory if it starts at a page, else through
         a chunk of our own.
         """
-        if not isinstance(run, Extent):
+        if not isinstance(run, MemoryRun):
             if 0 < run.nbytes < CHUNK_BYTES:
                 self._gather(run, 0)
                 return
-            run = Extent(run, [run.nbytes])
-        as_it_lies = run.data if self._is_laid_out(run.data) else memoryview(b"")
+            run = MemoryRun(run, [run.nbytes])
+        as_it_lies = run.data if self._is_page_aligned(run.data) else memoryview(b"")
         whole = as_it_lies.nbytes // CHUNK_BYTES * CHUNK_BYTES
         ends = [*accumulate(run.sizes)]
         count = bisect_right(ends, whole)
         digesting = self._digest(as_it_lies, run.sizes[:count])
         for start in range(0, whole, CHUNK_BYTES):
             busy = run.await_first(start + CHUNK_BYTES)
-            self._hand_out(as_it_lies[start : start + CHUNK_BYTES])
+            self._submit_write(as_it_lies[start : start + CHUNK_BYTES])
             # two for each request, until no digest is owed
             for _ in islice(digesting, 0 if busy else 2):
                 pass
@@ -162,8 +164,8 @@ class _Writing:
                 done = 0
                 yield
 
-    def _is_laid_out(self, data: Data) -> TypeGuard[memoryview]:
-        """Whether the disk can read these bytes from where they are: whole pages, at a page
+    def _is_page_aligned(self, data: Data) -> TypeGuard[memoryview]:
+        """Return whether the disk can read these bytes where they are: whole pages, at a page
         boundary of the file.
         """
         at_page = self._direct and not self._filled and self._end % PAGE == 0
@@ -177,18 +179,18 @@ class _Writing:
         """
         room = len(self._chunk) - self._filled
         if not sent and piece.nbytes <= room:
-            self.digests.append(self._hasher(self._copied(piece)).hexdigest())
+            self.digests.append(self._hasher(self._copy_to_chunk(piece)).hexdigest())
             return
         digest = self._hasher(*([piece[:sent]] if sent else []))
         while sent < piece.nbytes:
             if self._filled == len(self._chunk):
                 self._next_chunk()
-            part = self._copied(piece[sent : sent + len(self._chunk) - self._filled])
+            part = self._copy_to_chunk(piece[sent : sent + len(self._chunk) - self._filled])
             digest.update(part)
             sent += part.nbytes
         self.digests.append(digest.hexdigest())
 
-    def _copied(self, part: Data) -> memoryview:
+    def _copy_to_chunk(self, part: Data) -> memoryview:
         place = self._chunk[self._filled : self._filled + part.nbytes]
         copy(place, part)
         self._filled += part.nbytes
@@ -196,37 +198,39 @@ class _Writing:
 
     def _next_chunk(self) -> None:
         if self._filled:
-            self._hand_out(self._chunk, ours=True)
+            self._submit_write(self._chunk, ours=True)
         if not self._unused and self._made < BUFFERS:
             self._made += 1
             try:
                 chunk = _idle.pop()
             except IndexError:
-                chunk = pages(CHUNK_BYTES)
+                chunk = allocate_pages(CHUNK_BYTES)
             self._unused.append(chunk[:CHUNK_BYTES])
         while not self._unused:  # all chunks are being written
-            self._settle()
+            self._await_writes()
         self._chunk, self._filled = self._unused.popleft(), 0
 
-    def _hand_out(self, data: memoryview, *, ours: bool = False) -> None:
+    def _submit_write(self, data: memoryview, *, ours: bool = False) -> None:
         self._before_each()
         offset, self._end = self._end, self._end + data.nbytes
         if self._pool is None:
-            self._free(self._written(data, offset, ours=ours))
+            self._free(self._write_and_return(data, offset, ours=ours))
             return
         while self._pool.under_way >= 2 * THREADS:
-            self._settle()
-        self._pool.give(partial(copy_context().run, self._written, data, offset, ours=ours))
+            self._await_writes()
+        self._pool.submit(
+            partial(copy_context().run, self._write_and_return, data, offset, ours=ours)
+        )
 
-    def _settle(self, *, everything: bool = False) -> None:
+    def _await_writes(self, *, everything: bool = False) -> None:
         if self._pool is not None:
-            for chunk in self._pool.take(everything=everything):
+            for chunk in self._pool.results(everything=everything):
                 self._free(chunk)
 
     def _free(self, chunk: memoryview) -> None:
         self._unused.extend([chunk] if chunk else [])
 
-    def _written(self, data: memoryview, offset: int, *, ours: bool) -> memoryview:
+    def _write_and_return(self, data: memoryview, offset: int, *, ours: bool) -> memoryview:
         self._write(data, offset)
         return data if ours else memoryview(b"")
 
@@ -251,15 +255,15 @@ class _Writing:
         aligned = self._filled // PAGE * PAGE if self._direct else 0
         tail = self._chunk[aligned : self._filled]
         if aligned:
-            self._hand_out(self._chunk[:aligned])
-        self._settle(everything=True)
+            self._submit_write(self._chunk[:aligned])
+        self._await_writes(everything=True)
         _set_direct(self._descriptor, wanted=False)
         if tail:
-            self._hand_out_last(tail)
+            self._submit_tail(tail)
         # after an error some may be in use
         _idle.extend(chunk for chunk in (*self._unused, self._chunk) if chunk)
 
-    def _hand_out_last(self, tail: memoryview) -> None:
+    def _submit_tail(self, tail: memoryview) -> None:
         self._before_each()
         self._write(tail, self._end)
 

@@ -1,4 +1,6 @@
-"""Messages between the ranks of a run, through a store of keys and values such as torch's."""
+"""Channel: messages between the ranks of a run, through a store of keys and values such as
+torch's.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ class Channel(Protocol):
 
     def drop(self, key: str) -> None: ...
 
-    def twin(self) -> Channel:
-        """Return a channel with the same keys over its own connection, for another thread."""
+    def reconnect(self) -> Channel:
+        """Return a channel with the same keys over a connection of its own, for another thread."""
         ...
 
 
@@ -50,7 +52,7 @@ class NoChannel:
     def drop(self, key: str) -> None:
         del key
 
-    def twin(self) -> Channel:
+    def reconnect(self) -> Channel:
         return self
 
 
@@ -67,7 +69,7 @@ def send(channel: Channel, key: str, message: Message) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
-def received(channel: Channel, key: str, first: bytes) -> Message:
+def receive(channel: Channel, key: str, first: bytes) -> Message:
     """Return the message under `key`, whose first piece is `first`."""
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     # stored before the first piece
@@ -83,11 +85,11 @@ def discard(channel: Channel, key: str) -> None:
     channel.drop(key)
 
 
-def looks(until: float, world: int = 1) -> Iterator[float]:
-    """Sleep between looks for a message of another of `world` ranks, until the time limit; yield
+def poll_intervals(until: float, world: int = 1) -> Iterator[float]:
+    """Sleep between polls for a message of another of `world` ranks, until the time limit; yield
     the seconds so far.
 
-    The pause between two looks is at most a twentieth of the wait so far. It is also at most half a
+    The pause between two polls is at most a twentieth of the wait so far. It is also at most half a
     second, or one second for each 2,000 ranks. So long waits do not overload the store, which all
     ranks query. Signals are handled meanwhile; a wait in the store's own client would block them.
     """

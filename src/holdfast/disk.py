@@ -74,7 +74,7 @@ def write(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
         OSError: the file may exist, incomplete.
     """
     descriptor = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode)
+        path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.creation_mode(path, mode)
     )
     try:
         for chunk in chunks:
@@ -151,7 +151,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def make_dir(path: Path) -> None:
-    path.mkdir(modes.own(path, DIRECTORY_MODE))
+    path.mkdir(modes.creation_mode(path, DIRECTORY_MODE))
 
 
 def remove_file(path: Path) -> None:
@@ -231,13 +231,13 @@ def remove_tree(path: Path) -> None:
 
 def replace_with(path: Path, chunks: Iterable[Chunk], mode: int = FILE_MODE) -> None:
     """Write a whole durable file, then replace `path` with it in one step."""
-    with replacing(path, mode) as put:
+    with open_replacement(path, mode) as put:
         for chunk in chunks:
             put(chunk)
 
 
 @contextmanager
-def replacing(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], None]]:
+def open_replacement(path: Path, mode: int = FILE_MODE) -> Iterator[Callable[[Chunk], None]]:
     """Yield a function that writes. At the end of the block all that it wrote replaces `path` in
     one step, durably.
 
@@ -268,7 +268,9 @@ def _create_locked(path: Path, mode: int) -> int:
     """
     while True:
         descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, modes.own(path, mode)
+            path,
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+            modes.creation_mode(path, mode),
         )
         with suppress(OSError):  # without locks, no file is ever treated as abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -278,18 +280,18 @@ def _create_locked(path: Path, mode: int) -> int:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether the process that was writing this file of `replacing` is gone.
-    If locks do not work here: no.
+    """Return whether the process that was writing this file of `open_replacement` is gone. False if
+    locks do not work here.
     """
-    return _if_abandoned(path, lambda: None)
+    return _act_if_abandoned(path, lambda: None)
 
 
 def _remove_abandoned(path: Path) -> None:
     # under the lock: a process that has created it and not locked it yet will see that it is gone
-    _if_abandoned(path, lambda: remove_file(path))
+    _act_if_abandoned(path, lambda: remove_file(path))
 
 
-def _if_abandoned(path: Path, act: Callable[[], None]) -> bool:
+def _act_if_abandoned(path: Path, act: Callable[[], None]) -> bool:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -323,19 +325,19 @@ def make_private(directory: Path) -> None:
         for name in (*folders, *files):
             # another user's; a link; gone meanwhile
             with suppress(PermissionError, FileNotFoundError, NotPlain):
-                close_to_others(Path(folder, name))
-    close_to_others(directory)  # last: if this is cut short, the next call begins again
+                restrict_to_owner(Path(folder, name))
+    restrict_to_owner(directory)  # last: if this is cut short, the next call begins again
 
 
-def close_if_private(path: Path) -> None:
+def restrict_if_private(path: Path) -> None:
     """Take other users' rights from a file that another program wrote in a private directory
     (`modes`).
     """
-    if not modes.own(path, modes.OTHERS):
-        close_to_others(path)
+    if not modes.creation_mode(path, modes.OTHERS):
+        restrict_to_owner(path)
 
 
-def close_to_others(path: Path) -> None:
+def restrict_to_owner(path: Path) -> None:
     """Take all rights from other users.
 
     Raises:
@@ -379,7 +381,7 @@ def open_shared(path: Path, *, append: bool = False) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_APPEND if append else 0))
 
 
-def nowhere() -> int:
+def open_null() -> int:
     """Return a descriptor that discards everything that is written to it."""
     return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
@@ -389,25 +391,25 @@ def empty_shared(descriptor: int) -> None:
     os.ftruncate(descriptor, 0)
 
 
-class Free(NamedTuple):
+class FreeSpace(NamedTuple):
     """The free space of a file system for this user."""
 
     size_bytes: int
     inodes: int | None  # files and directories; None: it has no limit
 
 
-def free(path: Path) -> Free:
+def free_space(path: Path) -> FreeSpace:
     """Return the free space on the file system of `path`. Quotas are not counted."""
     facts = os.statvfs(path)
-    return Free(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else None)
+    return FreeSpace(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else None)
 
 
 def free_bytes(path: Path) -> int:
     """Return the bytes that this user may still write on the file system of `path`."""
-    return free(path).size_bytes
+    return free_space(path).size_bytes
 
 
-def forget_cached(path: Path) -> None:
+def drop_cached(path: Path) -> None:
     """Ask the kernel to drop its cached pages of `path`, so that the next read comes from the
     medium.
 

@@ -1,6 +1,4 @@
-"""Job: reads from the environment which scheduler's job this process belongs to.
-It runs no commands.
-"""
+"""Reads from the environment to which scheduler's job this process belongs. It runs no commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal: what happened to a run, one JSON object a line, one file per attempt.
+"""Journal: the events of a run, one JSON object a line, one file per attempt.
 
 The current attempt writes `attempts/<n>/attempt-<n>.jsonl`; the next attempt moves the file to
 `history/`. Readers merge them. A torn line (the process died, the disk was full) is dropped by
@@ -65,9 +65,9 @@ for _kind in (
     msgspec.json.Decoder(_kind)
 
 
-class Lines(Sequence[Event]):
-    """The events of one journal. It is read when the first event is asked for; each line is parsed
-    once, when it is.
+class JournalLines(Sequence[Event]):
+    """The events of one journal. The file is read when the first event is asked for; each line is
+    parsed once, on demand.
 
     A start asks for the first and the last few of what may be millions of lines.
     """
@@ -86,10 +86,10 @@ class Lines(Sequence[Event]):
         return []
 
     def __iter__(self) -> Iterator[Event]:
-        return self._parsed(range(len(self._lines)))
+        return self._parse_at(range(len(self._lines)))
 
     def __reversed__(self) -> Iterator[Event]:
-        return self._parsed(reversed(range(len(self._lines))))
+        return self._parse_at(reversed(range(len(self._lines))))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -103,15 +103,15 @@ class Lines(Sequence[Event]):
         self._with.clear()
         self.__dict__.pop("_lines", None)
 
-    def backwards(self, word: bytes) -> Iterator[Event]:
-        """Return the events whose lines have this word,
-        the newest first; no other line is parsed.
+    def newest_with(self, word: bytes) -> Iterator[Event]:
+        """Return the events whose lines have this word, the newest first; no other line is
+        parsed.
         """
         if word not in self._with:
             self._with[word] = [at for at, line in enumerate(self._lines) if word in line]
-        return self._parsed(reversed(self._with[word]))
+        return self._parse_at(reversed(self._with[word]))
 
-    def _parsed(self, places: Iterable[int]) -> Iterator[Event]:
+    def _parse_at(self, places: Iterable[int]) -> Iterator[Event]:
         for at in places:
             if at not in self._events:
                 self._events[at] = _event(self._lines[at])
@@ -148,13 +148,15 @@ class Log(NamedTuple):
 
     def forget(self) -> None:
         """Free the memory of the events, if they can be read again."""
-        if isinstance(self.events, Lines):
+        if isinstance(self.events, JournalLines):
             self.events.forget()
 
     def newest(self, kind: str) -> Iterator[Event]:
         """Return the events of one kind, the newest first."""
         lines = self.events
-        found = lines.backwards(kind.encode()) if isinstance(lines, Lines) else reversed(lines)
+        found = (
+            lines.newest_with(kind.encode()) if isinstance(lines, JournalLines) else reversed(lines)
+        )
         return (event for event in found if event["event"] == kind)
 
     @property
@@ -166,7 +168,7 @@ class Log(NamedTuple):
         return None if found is None else position(found)
 
 
-def lines(events: Iterable[Event]) -> bytes:
+def encode_events(events: Iterable[Event]) -> bytes:
     """Return the lines that record `events`. An event without a time gets the current one.
 
     Text that is not Unicode is made `legible`. The bytes begin with a newline, so that they start a
@@ -178,7 +180,7 @@ def lines(events: Iterable[Event]) -> bytes:
 
 def append(path: Path, events: Iterable[Event], *, sync: bool = False) -> None:
     """Add `events` to the journal at `path`, which must exist."""
-    disk.append(path, lines(events), sync=sync)
+    disk.append(path, encode_events(events), sync=sync)
 
 
 def read(path: Path) -> list[Event]:
@@ -200,14 +202,18 @@ def _content(path: Path) -> bytes:
     try:
         with open(disk.open_plain(path, follow=True), "rb", buffering=0) as file:
             facts = os.fstat(file.fileno())
-            return file.readall() if facts.st_blocks * 512 >= facts.st_size else _written(file)
+            return (
+                file.readall()
+                if facts.st_blocks * 512 >= facts.st_size
+                else _read_without_holes(file)
+            )
     except disk.NotPlain:
         return b""
 
 
-def _written(file: FileIO) -> bytes:
-    """Return the content of a file without its holes,
-    which may have any size; a hole ends a line.
+def _read_without_holes(file: FileIO) -> bytes:
+    """Return the content of a file without its holes, which may have any size; a hole ends
+    a line.
     """
     parts, at = [], 0
     with suppress(OSError):  # ENXIO: there is nothing more
@@ -251,7 +257,7 @@ def logs(root: Path) -> list[Log]:
         if ours and (int(number) not in places or scan.is_file(path)):
             places[int(number)] = path
     return [
-        Log(attempt, place, Lines(place, root / "history" / place.name))
+        Log(attempt, place, JournalLines(place, root / "history" / place.name))
         for attempt, place in sorted(places.items())
     ]
 
@@ -278,7 +284,7 @@ def lineage(logs: Sequence[Log], kind: str) -> list[Event]:
     return kept
 
 
-def unaccounted(logs: Sequence[Log]) -> list[str]:
+def unaccounted_checkpoints(logs: Sequence[Log]) -> list[str]:
     """Return the names of the checkpoints that were saved,
     and neither pruned nor set aside; the oldest first.
     """
@@ -299,10 +305,10 @@ def metrics(root: Path) -> list[Event]:
     """Return the metrics of the run at `root`,
     merged over its attempts: no step twice, none missing.
     """
-    return merged(logs(root))
+    return merge_metrics(logs(root))
 
 
-def merged(logs: Sequence[Log]) -> list[Event]:
+def merge_metrics(logs: Sequence[Log]) -> list[Event]:
     """Return the metrics of all attempts of a run: no step twice, none missing."""
     found: dict[tuple[int, int], Event] = {}
     for event in lineage(logs, "metrics"):

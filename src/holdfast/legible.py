@@ -1,4 +1,4 @@
-r"""Legible: text as JSON can hold it. JSON has no lone surrogates, which stand for bytes that are
+r"""Text in the form that JSON can hold. JSON has no lone surrogates, which stand for bytes that are
 not UTF-8.
 
 The rule: byte ff of an argument, a path or a variable becomes the four characters `\xff`; any other
@@ -26,10 +26,10 @@ def is_text(text: str) -> bool:
 
 def legible(text: str) -> str:
     """Return `text` with lone surrogates written as escapes."""
-    return text if is_text(text) else "".join(map(_spelled, text))
+    return text if is_text(text) else "".join(map(_escape, text))
 
 
-def _spelled(letter: str) -> str:
+def _escape(letter: str) -> str:
     # os.fsdecode returns such a character for a byte that is not UTF-8. Source: PEP 383
     if "\udc80" <= letter <= "\udcff":
         return f"\\x{ord(letter) - 0xDC00:02x}"
@@ -57,8 +57,8 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in the largest unit of which it has two:
-    0.4 s, 95 s, 7.5 min, 3 h. Of None: nothing.
+    """Return a time as text, in the largest unit of which it has at least two: 0.4 s, 95 s, 7.5
+    min, 3 h. Of None: nothing.
     """
     if seconds is None or seconds < 0:
         return ""
@@ -69,7 +69,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Return three digits and a unit: "1.23 MB"."""
+    """Return a number of bytes as text with three digits and a unit: "1.23 MB"."""
     number, unit = float(size_bytes), 0
     while number >= 999.5 and unit < len(_UNITS) - 1:
         number, unit = number / 1000, unit + 1
@@ -83,29 +83,29 @@ def json_bytes(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_within(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_json_safe_value(msgspec.to_builtins(value)))
 
 
-def _within(value: Any) -> Any:
+def _json_safe_value(value: Any) -> Any:
     """Return `value` with every text and key legible.
     If two keys are spelled alike then, one gets a `~`.
     """
     if isinstance(value, str):
         return legible(value)
     if isinstance(value, list | tuple):
-        return [_within(each) for each in value]
+        return [_json_safe_value(each) for each in value]
     if not isinstance(value, Mapping):
         return value
     found: dict[Any, Any] = {}
     for key, each in value.items():
-        name = _within(key)
+        name = _json_safe_value(key)
         while name != key and (name in found or name in value):
             name += "~"
-        found[name] = _within(each)
+        found[name] = _json_safe_value(each)
     return found
 
 
-def of_key(key: object) -> str:
+def key_text(key: object) -> str:
     """Return the text of a mapping's key. A number of more digits than Python prints is in hex."""
     try:
         return str(key)

@@ -1,5 +1,5 @@
-"""Modes: whether what is created in a directory is for this user alone.
-This module changes nothing.
+"""Modes: whether files created in a directory are for this user alone. This module changes
+nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _mode_sources: dict[str, Path] = {}
 
 
 def inherit_mode(directory: Path, of: Path | None = None) -> None:
-    """From now on create everything in `directory` without rights for other users, while its own
-    mode, or that `of` a file, denies them.
+    """Let this process create everything in `directory` without rights for other users from now on,
+    while the directory's own mode, or that `of` a file, denies them.
 
     That mode may change at any time; other processes need not be told.
     """
@@ -23,8 +23,8 @@ def inherit_mode(directory: Path, of: Path | None = None) -> None:
 
 
 def is_private(path: Path) -> bool:
-    """Whether the mode of `path` denies other users everything;
-    also if that cannot be found out.
+    """Return whether the mode of `path` denies other users everything; true if that cannot be found
+    out.
     """
     try:
         return not os.stat(path).st_mode & OTHERS
@@ -34,9 +34,9 @@ def is_private(path: Path) -> bool:
         return True
 
 
-def own(path: Path, mode: int) -> int:
-    """Return `mode`,
-    without the rights of other users inside a private directory of `inherit_mode`.
+def creation_mode(path: Path, mode: int) -> int:
+    """Return `mode`, without the rights of other users inside a private directory of
+    `inherit_mode`.
     """
     here = Path(os.path.abspath(path))
     around = [

@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 _DEAD_STATES = ("Z", "X", "x")  # proc(5): a zombie does not run any more
 
 
-def me() -> dict[str, Any]:
+def describe_this_process() -> dict[str, Any]:
     """Return facts that identify this process to others: host, boot, pid and its start, pid
     namespace, user, Slurm job.
 
@@ -33,22 +33,22 @@ def me() -> dict[str, Any]:
         "boot": _text("/proc/sys/kernel/random/boot_id"),
         "pid": pid,
         "pid_started": (_process(pid) or ("", ""))[1],
-        "pid_space": _pid_space(),
+        "pid_space": _pid_namespace(),
         "user": _user(),
         "job": _job(),
     }
 
 
-def process(pid: int) -> dict[str, Any]:
+def describe_process(pid: int) -> dict[str, Any]:
     """Return facts that distinguish a process of this machine from every other one,
     in other boots, too.
     """
     boot, started = _text("/proc/sys/kernel/random/boot_id"), (_process(pid) or ("", ""))[1]
-    return {"boot": boot, "pid_space": _pid_space(), "pid": pid, "pid_started": started}
+    return {"boot": boot, "pid_space": _pid_namespace(), "pid": pid, "pid_started": started}
 
 
-def parent(pid: int) -> int | None:
-    """Return the parent of a process while that is alive. Source: proc(5), field 4."""
+def parent_pid(pid: int) -> int | None:
+    """Return the pid of a process's parent while the process is alive. Source: proc(5), field 4."""
     text = _text(f"/proc/{pid}/stat")
     return int(text[text.rindex(")") + 2 :].split()[1]) if text else None
 
@@ -72,7 +72,7 @@ def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
     (name, id and network hardware agree): this is a later boot, which began after the owner's last
     sign of life. `last_seen` gives that time, in Unix seconds. Other evidence is not sufficient.
     """
-    here = me()
+    here = describe_this_process()
     if owner.get("boot") and owner.get("boot") == here["boot"]:
         if owner.get("pid_space") != here["pid_space"]:
             return False
@@ -87,15 +87,15 @@ def proven_gone(owner: Facts, last_seen: Callable[[], float]) -> bool:
 
 
 def is_me(owner: Facts) -> bool:
-    here = me()
+    here = describe_this_process()
     return all(
         owner.get(fact) == here[fact]
         for fact in ("host", "boot", "pid", "pid_started", "pid_space")
     )
 
 
-def precedes(owner: Facts) -> bool:
-    """Whether the owner is an earlier start of this same Slurm job (and array task)."""
+def is_earlier_start(owner: Facts) -> bool:
+    """Return whether the owner is an earlier start of this same Slurm job (and array task)."""
     mine, other = _job(), owner.get("job")
     if mine is None or not isinstance(other, Mapping):
         return False
@@ -159,8 +159,8 @@ def _process(pid: object) -> tuple[str, str] | None:
 
 
 def _is_hidden(pid: object) -> bool:
-    """Whether a process has this pid although /proc does not show it: with hidepid /proc shows
-    only the user's own.
+    """Return whether a process has this pid although /proc does not show it: with hidepid /proc
+    shows only the user's own.
     """
     try:
         return isinstance(pid, int) and pid > 0 and os.getpgid(pid) >= 0
@@ -168,7 +168,7 @@ def _is_hidden(pid: object) -> bool:
         return isinstance(error, PermissionError)
 
 
-def _pid_space() -> str:
+def _pid_namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

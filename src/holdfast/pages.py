@@ -1,5 +1,5 @@
-"""Pages: page-aligned memory for bulk data,
-copies into it that let other threads run, and `Distant` bytes.
+"""Page-aligned memory for bulk data, copies into it that let other threads run, and
+`DistantBytes`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIECE_BYTES = 4 << 20  # size of a copy of distant bytes on the host
 _TORN = threading.Lock()  # two threads may write the two halves of one item
 
 
-def pages(size: int) -> memoryview:
+def allocate_pages(size: int) -> memoryview:
     """Return `size` bytes of zeros, rounded up to whole pages; the first write to each page costs a
     page fault.
 
@@ -51,23 +51,23 @@ def pages(size: int) -> memoryview:
     ):
         with suppress(OSError):  # an old kernel refuses it
             whole.madvise(advice)
-    return memoryview(whole)[: max(PAGE, rounded(size))]
+    return memoryview(whole)[: max(PAGE, round_to_pages(size))]
 
 
-def rounded(size: int) -> int:
+def round_to_pages(size: int) -> int:
     """Return `size` rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
 def address(data: Data) -> int:
-    """Address of writable, non-empty memory.
-    TypeError for distant bytes: they have no host address.
+    """Return the address of writable, non-empty memory. TypeError for distant bytes: they have no
+    host address.
     """
     return ctypes.addressof(ctypes.c_char.from_buffer(data))  # type: ignore[arg-type]
 
 
-class Items(Protocol):
-    """A leaf's items where they are: on a device, or in another order than C order."""
+class LeafItems(Protocol):
+    """The items of a leaf where they are: on a device, or in another order than C order."""
 
     @property
     def itemsize(self) -> int: ...
@@ -82,16 +82,16 @@ class Items(Protocol):
         """
 
 
-class Distant:
-    """Bytes that are not on the host in C order.
-    A slice is `Distant`, too; only copying gathers the bytes.
+class DistantBytes:
+    """Bytes that are not on the host in C order. A slice is `DistantBytes`, too; only copying
+    gathers the bytes.
     """
 
     __slots__ = ("_items", "_start", "nbytes", "pin")
 
     def __init__(
         self,
-        items: Items,
+        items: LeafItems,
         nbytes: int,
         start: int = 0,
         pin: Callable[[memoryview], Wait | None] | None = None,
@@ -99,9 +99,9 @@ class Distant:
         self._items, self._start, self.nbytes = items, start, nbytes
         self.pin = pin  # makes copies into some memory faster; returns a function that undoes that
 
-    def __getitem__(self, part: slice) -> Distant:
+    def __getitem__(self, part: slice) -> DistantBytes:
         start, stop, _ = part.indices(self.nbytes)
-        return Distant(self._items, max(0, stop - start), self._start + start, self.pin)
+        return DistantBytes(self._items, max(0, stop - start), self._start + start, self.pin)
 
     def __bytes__(self) -> bytes:
         whole = bytearray(self.nbytes)
@@ -144,7 +144,7 @@ class Distant:
         """Copy a part of one item, from `start` on, into `target`; return the whole item."""
         size = self._items.itemsize
         item, at = memoryview(bytearray(size)), start % size
-        settle(self._items.gather(start - at, item))
+        await_copy(self._items.gather(start - at, item))
         target[:] = item[at : at + target.nbytes]
         return item
 
@@ -153,10 +153,10 @@ class Distant:
         with _TORN:
             item = self._item(start, memoryview(bytearray(source.nbytes)))
             item[at : at + source.nbytes] = source
-            settle(self._items.scatter(start - at, item))
+            await_copy(self._items.scatter(start - at, item))
 
 
-Data = memoryview | Distant
+Data = memoryview | DistantBytes
 
 
 def slabs(array: Any, start: int, stop: int) -> Iterator[Any]:
@@ -192,18 +192,18 @@ def begin_copy(target: memoryview, source: Data) -> Wait | None:
     """Begin to copy `source` over `target`. Return None if that is done, else a function that
     waits for the end.
     """
-    if isinstance(source, Distant):
+    if isinstance(source, DistantBytes):
         return source.gather(target)
     if source.nbytes < _FREEING_BYTES or source.readonly:
         target[:] = source
     else:
-        _move(address(target), address(source), source.nbytes)
+        _copy_in_moves(address(target), address(source), source.nbytes)
     return None
 
 
-def _move(to: int, whence: int, size: int) -> None:
-    """Copy in small moves; but in one while threads compute in Python:
-    after each move, one of them goes first.
+def _copy_in_moves(to: int, whence: int, size: int) -> None:
+    """Copy in small moves; in one move while threads compute in Python, because after each move one
+    of them would run first.
     """
     start = 0
     while start < size:
@@ -216,22 +216,23 @@ def _move(to: int, whence: int, size: int) -> None:
             _crowded["until"] = time.monotonic() + _CROWD_S
 
 
-def put(target: Data, source: memoryview) -> None:
+def copy_over(target: Data, source: memoryview) -> None:
     """Copy `source` over `target`, which may be distant."""
-    if isinstance(target, Distant):
-        settle(target.scatter(source))
+    if isinstance(target, DistantBytes):
+        await_copy(target.scatter(source))
     else:
         copy(target, source)
 
 
-def settle(wait: Wait | None) -> None:
+def await_copy(wait: Wait | None) -> None:
+    """Wait for the copy if there is a wait."""
     if wait is not None:
         wait()
 
 
-def pieces(data: Data) -> Iterator[memoryview]:
-    """Yield its bytes in order: memory as it is,
-    distant bytes `PIECE_BYTES` at a time, each valid until the next.
+def byte_pieces(data: Data) -> Iterator[memoryview]:
+    """Yield the bytes in order: memory as it is, distant bytes `PIECE_BYTES` at a time, each valid
+    until the next.
     """
     if isinstance(data, memoryview):
         yield data
@@ -243,13 +244,13 @@ def pieces(data: Data) -> Iterator[memoryview]:
         yield room[: part.nbytes]
 
 
-def same(one: Data, other: Data) -> bool:
+def is_equal(one: Data, other: Data) -> bool:
     """Whether two writable buffers of one length hold the same bytes;
     other threads run meanwhile.
     """
     for start in range(0, one.nbytes, PIECE_BYTES):
         part = slice(start, start + PIECE_BYTES)
-        for mine, its in zip(pieces(one[part]), pieces(other[part]), strict=True):
+        for mine, its in zip(byte_pieces(one[part]), byte_pieces(other[part]), strict=True):
             if _memcmp(address(mine), address(its), mine.nbytes):
                 return False
     return True
@@ -259,7 +260,7 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
-def sample(data: Data) -> bytes:
+def sample_bytes(data: Data) -> bytes:
     """Return a few of its bytes. If these differ, the rest need not be compared."""
     middle = data.nbytes // 2
     return bytes(data[:32]) + bytes(data[middle : middle + 32]) + bytes(data[-32:])

@@ -1,5 +1,5 @@
-"""Provenance: a checkpoint's origin for its manifest,
-without secrets and without environment variables.
+"""Provenance: where a checkpoint comes from, for its manifest, without secrets and without
+environment variables.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def document(
     hyperparameters: Mapping[str, Any] | None = None, dataset: object = None
 ) -> dict[str, Any]:
-    """Return this process's origin, JSON-like: the caller's own facts, git, library versions,
+    """Return the origin of this process, JSON-like: the caller's own facts, git, library versions,
     Python, host, command.
     """
     return {
@@ -91,8 +91,8 @@ def git_state(directory: str) -> dict[str, Any] | None:
     """Return the commit of the repository around `directory`, and whether tracked files differ;
     None without a repository.
 
-    Also None without git. Asked once a process: the code that runs is the code that was read at its
-    start.
+    Also None without git. Git is asked once per process: the code that runs is the code that was
+    read at its start.
     """
     import subprocess
 
@@ -179,7 +179,7 @@ def _work_directory() -> str:
 def _values_of_telling_options(argv: Sequence[str]) -> set[int]:
     hidden: set[int] = set()
     for index, word in enumerate(argv):
-        if not re.fullmatch(r"-+[^=\s]+", word) or not _tells(word):
+        if not re.fullmatch(r"-+[^=\s]+", word) or not _is_telling_name(word):
             continue
         hidden.add(index + 1)
         if word.endswith("s"):  # --tokens A B C
@@ -195,7 +195,9 @@ def _redact_word(word: str) -> str:
     name, equals, _ = word.partition("=")
     # not the beginning of JSON that contains an equals sign
     option = re.fullmatch(r"[\w.\-]+", name)
-    return f"{name}={REDACTED}" if equals and option and _tells(name) else _redact_text(word)
+    return (
+        f"{name}={REDACTED}" if equals and option and _is_telling_name(name) else _redact_text(word)
+    )
 
 
 def _redact_text(text: str) -> str:
@@ -204,7 +206,7 @@ def _redact_text(text: str) -> str:
     """
     pieces, at = [], 0
     for named in NAMED.finditer(text):
-        if named.start() >= at and _tells(named[1]):
+        if named.start() >= at and _is_telling_name(named[1]):
             quoted = QUOTED.match(text, named.end())
             pieces += [text[at : named.end()], REDACTED]
             at = quoted.end() if quoted else len(text)
@@ -212,8 +214,8 @@ def _redact_text(text: str) -> str:
     return re.sub(KNOWN_SECRETS, REDACTED, USER_INFO.sub(REDACTED, shown))
 
 
-def _tells(name: str) -> bool:
-    """Whether a value of this name is likely a secret."""
+def _is_telling_name(name: str) -> bool:
+    """Return whether a value of this name is likely a secret."""
     words = [word.lower() for word in WORDS.findall(name)]
     if re.search(TELLING_PARTS, "".join(words)):
         return True
@@ -227,7 +229,7 @@ def _tells(name: str) -> bool:
 def _redact_items(items: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
     redacted = {}
     for name, value in items:
-        hide = _tells(_text(name)) and not isinstance(value, bool | None)
+        hide = _is_telling_name(_text(name)) and not isinstance(value, bool | None)
         redacted[_redact_text(_text(name))] = REDACTED if hide else _redact_value(value, depth)
     return redacted
 

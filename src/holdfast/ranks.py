@@ -1,8 +1,8 @@
 """Ranks: the processes that make one attempt of a run together, and the messages between them.
 
 No collective of a framework is used here. Messages go through a store of keys and values, such as
-torch's. A thread needs a `twin` of its own. Every wait has a deadline, and its error names the
-missing rank.
+torch's. Another thread needs ranks of its own: `for_thread`. Every wait has a deadline, and its
+error names the missing rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from . import errors
-from .channel import Channel, Message, NoChannel, discard, looks, received, send
+from .channel import Channel, Message, NoChannel, discard, poll_intervals, receive, send
 from .errors import RanksError
 from .legible import legible
 
@@ -26,7 +26,7 @@ _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys that belong to no conve
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What went wrong on a rank."""
+    """The error of a rank: its kind and its message."""
 
     rank: int
     kind: str
@@ -59,7 +59,7 @@ class Ranks:
     ranks.gather("digests", mine)           # from all to rank 0
     ranks.agree("arguments", mine)          # from all to all
     with ranks.together("restore"): ...     # an error on one rank is raised on all
-    ranks.collect("save", write, publish)   # all ranks work; then rank 0 works with their results
+    ranks.run_on_all("save", write, publish) # all ranks work; then rank 0 works with their results
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class Ranks:
         """Whether this is rank 0, which decides, journals and prints for all."""
         return self.rank == 0
 
-    def twin(self, name: str) -> Ranks:
-        """Return the same ranks in a new conversation,
-        for another thread; each call makes a new one.
+    def for_thread(self, name: str) -> Ranks:
+        """Return the same ranks in a new conversation, for another thread; each call makes a new
+        one.
         """
         self._twins[name] += 1
-        return self._conversation(f"{name}-{self._twins[name]}", self._channel.twin())
+        return self._new_conversation(f"{name}-{self._twins[name]}", self._channel.reconnect())
 
-    def beside(self, name: str) -> Ranks:
+    def separate_conversation(self, name: str) -> Ranks:
         """Return the same ranks in a separate conversation, in the same thread."""
-        return self._conversation(name, self._channel)
+        return self._new_conversation(name, self._channel)
 
-    def _conversation(self, name: str, channel: Channel) -> Ranks:
+    def _new_conversation(self, name: str, channel: Channel) -> Ranks:
         if self.alone:
             return self
         under = f"{self._under}{name}/"
@@ -107,28 +107,28 @@ class Ranks:
             self.rank, self.world, channel, timeout_s=self.timeout_s, under=under, place=self.place
         )
 
-    def wish(self, text: str) -> None:
-        """Leave a text for rank 0, which calls `wished`.
-        It replaces the text of any rank before.
+    def leave_request(self, text: str) -> None:
+        """Leave a text for rank 0, which calls `pending_request`. It replaces the text of any rank
+        before.
         """
         self._channel.put(_WISH, legible(text).encode())
 
-    def wished(self) -> str | None:
-        """The text of the last `wish` of any rank, without waiting."""
+    def pending_request(self) -> str | None:
+        """Return the text of the last `leave_request` of any rank, without waiting."""
         found = self._channel.get(_WISH)
         return None if found is None else found.decode()
 
     def mark(self, what: str) -> None:
-        """Leave a mark that this rank has done something; `all_marked` checks for it."""
+        """Record that this rank has done something; `all_marked` checks for it."""
         self._channel.put(f"{self._under}{what}/{self.rank}", b"")
 
     def all_marked(self, what: str) -> bool:
-        """Whether all ranks but 0 have left that mark by now."""
+        """Return whether all ranks but 0 have called `mark` with that text by now."""
         keys = (f"{self._under}{what}/{rank}" for rank in range(1, self.world))
         return all(self._channel.get(key) is not None for key in keys)
 
     def report_error(self, error: BaseException) -> None:
-        """Before this rank ends with `error`: leave its kind and first line for
+        """Record, before this rank ends with `error`, its kind and first line for
         `reported_errors`.
         """
         failure = _failure(self.rank, error)
@@ -137,7 +137,7 @@ class Ranks:
             self._channel.put(f"{_FAILED}/{self.rank}", msgspec.msgpack.encode(short))
 
     def reported_errors(self) -> list[Failure]:
-        """The errors that other ranks have left with `report_error`, without waiting."""
+        """Return the errors that other ranks have recorded with `report_error`, without waiting."""
         found = []
         with suppress(RanksError):
             for rank in range(self.world):
@@ -147,10 +147,12 @@ class Ranks:
         return found
 
     def leave(self, why: str) -> None:
-        """This rank sends no more messages: end the waits of the others, in every conversation."""
-        self._part(f"rank {self.rank} {why}")
+        """End the waits of the other ranks, in every conversation: this rank sends no more
+        messages.
+        """
+        self._announce_departure(f"rank {self.rank} {why}")
 
-    def _part(self, why: str) -> RanksError:
+    def _announce_departure(self, why: str) -> RanksError:
         with suppress(RanksError):  # the rendezvous may be gone, too
             if self._channel.get(_LEFT) is None:
                 self._channel.put(_LEFT, legible(why).encode())
@@ -169,7 +171,7 @@ class Ranks:
         """
         if self.alone:
             return value
-        key = self._next()
+        key = self._next_key()
         if self.rank:
             return self._received_from(key, topic, 0, time.monotonic())
         send(self._channel, key, Message(topic, value, self.place()))
@@ -185,7 +187,7 @@ class Ranks:
             RanksError: a rank did not send it in time (nor within `patience_s`, if less), or sent
                 another topic.
         """
-        key = self._next()
+        key = self._next_key()
         if self.rank:
             send(self._channel, f"{key}/{self.rank}", Message(topic, value, self.place()))
             return []
@@ -206,7 +208,7 @@ class Ranks:
 
     @contextmanager
     def together(self, topic: str, known: Sequence[type[Exception]] = ()) -> Iterator[None]:
-        """At the end of the block, raise an error of one rank on all: elsewhere as an error of the
+        """Raise, at the end of the block, an error of one rank on all: elsewhere as an error of the
         same kind.
 
         `known`: kinds that are passed on besides our own errors. Exits that are not errors (Ctrl-C,
@@ -228,17 +230,17 @@ class Ranks:
             Exception: this rank's own error; another rank's of a `known` kind.
             HoldfastError: another rank's, of its own kind if that is one of ours.
         """
-        self.collect(topic, giving(error=error), known=known)
+        self.run_on_all(topic, returning(error=error), known=known)
 
-    def lead(
+    def run_on_rank_0(
         self, topic: str, work: Callable[[], bytes], known: Sequence[type[Exception]] = ()
     ) -> bytes:
         """Do `work` on rank 0 alone. Return its result, or raise its error, on every rank."""
         if self.alone:
             return work()
-        return self._verdict(topic, None if self.rank else _attempted(0, work), known)
+        return self._share_outcome(topic, None if self.rank else _outcome_of(0, work), known)
 
-    def collect(
+    def run_on_all(
         self,
         topic: str,
         work: Callable[[], bytes],
@@ -254,11 +256,13 @@ class Ranks:
         """
         if self.alone:
             return then([work()])
-        mine, verdict = _attempted(self.rank, work), None
+        mine, verdict = _outcome_of(self.rank, work), None
         try:
             messages = self.gather(topic, msgspec.msgpack.encode(mine.result))
         except RanksError as error:  # its cause may be our own error
-            verdict = mine if mine.error is not None else _attempted(self.rank, giving(error=error))
+            verdict = (
+                mine if mine.error is not None else _outcome_of(self.rank, returning(error=error))
+            )
         else:
             if self.rank == 0:
                 results = [_RESULTS.decode(message) for message in messages]
@@ -266,9 +270,9 @@ class Ranks:
                 if failures:
                     verdict = _Outcome(failures[0], mine.error)
                 else:
-                    verdict = _attempted(0, lambda: then([each.value for each in results]))
+                    verdict = _outcome_of(0, lambda: then([each.value for each in results]))
         try:
-            return self._verdict(topic, verdict, known)
+            return self._share_outcome(topic, verdict, known)
         except Exception as told:
             if mine.error is None:
                 raise
@@ -276,7 +280,7 @@ class Ranks:
                 raise told from mine.error
         raise mine.error  # here, so that its own cause stays its cause
 
-    def _verdict(
+    def _share_outcome(
         self, topic: str, mine: _Outcome | None, known: Sequence[type[Exception]]
     ) -> bytes:
         """Return or raise rank 0's outcome on every rank. `mine`: rank 0's, or an outcome that
@@ -289,10 +293,10 @@ class Ranks:
             raise mine.error
         result = _RESULTS.decode(answer)
         if result.failure is not None:
-            raise _raised(result.failure, known)
+            raise _error_of(result.failure, known)
         return result.value
 
-    def _next(self) -> str:
+    def _next_key(self) -> str:
         self._sent += 1
         return f"{self._under}{self._sent}"
 
@@ -302,36 +306,36 @@ class Ranks:
         timeout_s = min(self.timeout_s, most_s)
         # rank 0 waits less, so that it can tell the others which rank did not answer
         patience_s = timeout_s * (1.1 if self.rank else 1.0)
-        message = self._awaited(key, topic, began + patience_s)
+        message = self._await_message(key, topic, began + patience_s)
         if message is None:
-            raise self._part(
+            raise self._announce_departure(
                 f"rank {rank} did not come to {topic!r} within {timeout_s:.3g} s "
                 f"(rank {self.rank} waited, of {self.world}{_at(self.place(), ', at {}')}): "
                 "it has died, hangs, or went another way. "
                 "HOLDFAST_RANKS_TIMEOUT_S sets the longest wait"
             )
         if message.topic != topic:
-            raise self._part(
+            raise self._announce_departure(
                 f"rank {rank} is at {message.topic!r}{_at(message.place)} "
                 f"and rank {self.rank} at {topic!r}"
                 f"{_at(self.place())}: every rank must run the same loop and the same saves"
             )
         return message.value
 
-    def _awaited(self, key: str, topic: str, until: float) -> Message | None:
+    def _await_message(self, key: str, topic: str, until: float) -> Message | None:
         """Return the message under `key` as soon as it is there; None after the time limit.
 
         Raises:
             RanksError: a rank has left.
         """
         asked_s, left = 0.0, None
-        for waited_s in looks(until, self.world):
+        for waited_s in poll_intervals(until, self.world):
             if waited_s - asked_s >= LEFT_S:
                 asked_s, left = waited_s, self._channel.get(_LEFT)
             # after checking who left: a rank may leave right after its last message
             first = self._channel.get(key)
             if first is not None:
-                return received(self._channel, key, first)
+                return receive(self._channel, key, first)
             if left is not None:
                 raise RanksError(f"{left.decode()}; rank {self.rank} was at {topic!r}")
         return None
@@ -344,7 +348,7 @@ def _at(place: str, shape: str = " ({})") -> str:
     return shape.format(place) if place else ""
 
 
-def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], bytes]:
+def returning(value: bytes = b"", error: Exception | None = None) -> Callable[[], bytes]:
     """Return a function that raises `error`, if there is one, and else returns `value`."""
 
     def give() -> bytes:
@@ -355,13 +359,13 @@ def giving(value: bytes = b"", error: Exception | None = None) -> Callable[[], b
     return give
 
 
-def tried(work: Callable[[], bytes]) -> Callable[[], bytes]:
+def capture_outcome(work: Callable[[], bytes]) -> Callable[[], bytes]:
     """Call `work` now. Return a function that returns its result, or raises its error."""
-    outcome = _attempted(0, work)
-    return giving(outcome.result.value, outcome.error)
+    outcome = _outcome_of(0, work)
+    return returning(outcome.result.value, outcome.error)
 
 
-def _attempted(rank: int, work: Callable[[], bytes]) -> _Outcome:
+def _outcome_of(rank: int, work: Callable[[], bytes]) -> _Outcome:
     try:
         return _Outcome(_Result(work()))
     except Exception as error:
@@ -372,7 +376,7 @@ def _failure(rank: int, error: BaseException) -> Failure:
     return Failure(rank, type(error).__name__, legible(str(error)) or type(error).__name__)
 
 
-def _raised(failure: Failure, known: Sequence[type[Exception]]) -> Exception:
+def _error_of(failure: Failure, known: Sequence[type[Exception]]) -> Exception:
     where, kinds = f"rank {failure.rank}: ", {each.__name__: each for each in known}
     kind: Any = kinds.get(failure.kind, getattr(errors, failure.kind, None))
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -380,6 +384,6 @@ def _raised(failure: Failure, known: Sequence[type[Exception]]) -> Exception:
     return RanksError(f"{where}{failure.kind}: {failure.text}")
 
 
-def differing(said: Sequence[bytes]) -> list[int]:
+def differing_ranks(said: Sequence[bytes]) -> list[int]:
     """Return the ranks whose value differs from rank 0's."""
     return [rank for rank, each in enumerate(said) if each != said[0]]

@@ -36,7 +36,7 @@ def keep(checkpoints: Sequence[CheckpointFacts], rule: Rule) -> set[str]:
     ordered = sorted(checkpoints, key=_age)
     finite = newest_finite(ordered)
     pinned = (facts for facts in ordered if facts.pinned)
-    kept = [*ordered[-1:], *([finite] if finite else []), *pinned, *_kept_by(rule, ordered)]
+    kept = [*ordered[-1:], *([finite] if finite else []), *pinned, *_kept_by_rule(rule, ordered)]
     return {facts.name for facts in kept}
 
 
@@ -46,14 +46,14 @@ def newest_finite(checkpoints: Iterable[CheckpointFacts]) -> CheckpointFacts | N
 
 
 def beats(value: float, rule: Best, checkpoints: Iterable[CheckpointFacts]) -> bool:
-    """Whether a checkpoint with this `rule.metric` would be among the `rule.n` best.
+    """Return whether a checkpoint with this `rule.metric` would be among the `rule.n` best.
 
-    A tie would not, nor a value that is not finite.
+    A checkpoint that ties with the worst of them would not, nor one whose value is not finite.
     """
     if not math.isfinite(value):
         return False
-    others = ranked(rule, checkpoints)
-    return len(others) < rule.n or _better(rule, value) < _better(
+    others = rank_by_metric(rule, checkpoints)
+    return len(others) < rule.n or _sort_value(rule, value) < _sort_value(
         rule, others[rule.n - 1].metrics[rule.metric]
     )
 
@@ -62,21 +62,21 @@ def _age(facts: CheckpointFacts) -> tuple[int, int]:
     return facts.step, PHASES[facts.phase]
 
 
-def _kept_by(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
+def _kept_by_rule(rule: Rule, ordered: Sequence[CheckpointFacts]) -> Iterable[CheckpointFacts]:
     match rule:
         case Last(n):
             return ordered[-n:]
         case Best():
-            return ranked(rule, ordered)[: rule.n]
+            return rank_by_metric(rule, ordered)[: rule.n]
         case Every():
             return _first_of_each_group(rule, ordered)
         case Within():
             return _newest_within(rule.bytes, ordered)
         case AnyOf(rules):
-            return [facts for each in rules for facts in _kept_by(each, ordered)]
+            return [facts for each in rules for facts in _kept_by_rule(each, ordered)]
 
 
-def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
+def rank_by_metric(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[CheckpointFacts]:
     """Return the checkpoints with a finite `rule.metric`,
     best first; of equals the older one is first.
     """
@@ -84,11 +84,11 @@ def ranked(rule: Best, checkpoints: Iterable[CheckpointFacts]) -> list[Checkpoin
         facts for facts in checkpoints if math.isfinite(facts.metrics.get(rule.metric, math.nan))
     ]
     return sorted(
-        measured, key=lambda facts: (_better(rule, facts.metrics[rule.metric]), _age(facts))
+        measured, key=lambda facts: (_sort_value(rule, facts.metrics[rule.metric]), _age(facts))
     )
 
 
-def _better(rule: Best, value: float) -> float:
+def _sort_value(rule: Best, value: float) -> float:
     """Return a number that is smaller for a better value."""
     return -value if rule.direction is builtins.max else value
 

@@ -42,16 +42,16 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
 
 
 # each dataclass would cost half a millisecond of every start
-class _Joins(msgspec.Struct, frozen=True, metaclass=_Suggesting):
-    """Base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
+class _JoinableRule(msgspec.Struct, frozen=True, metaclass=_Suggesting):
+    """The base of all rules: `a | b` keeps what `a` keeps and what `b` keeps."""
 
     def __or__(self, other: object) -> AnyOf:
-        if not isinstance(other, _Joins):
+        if not isinstance(other, _JoinableRule):
             return NotImplemented
         return AnyOf(parts(self) + parts(other))
 
 
-class Last(_Joins, frozen=True):
+class Last(_JoinableRule, frozen=True):
     """Keep the newest `n`."""
 
     n: int
@@ -60,7 +60,7 @@ class Last(_Joins, frozen=True):
         _whole("Last", self.n)
 
 
-class Best(_Joins, frozen=True):
+class Best(_JoinableRule, frozen=True):
     """Keep the `n` checkpoints whose `metric` is largest (`max`) or smallest (`min`)."""
 
     metric: str
@@ -81,7 +81,7 @@ class Best(_Joins, frozen=True):
         _whole("Best", self.n)
 
 
-class Every(_Joins, frozen=True):
+class Every(_JoinableRule, frozen=True):
     """An interval in steps, minutes or epochs (one of the three): when to save, or which
     checkpoints to keep.
     """
@@ -113,7 +113,7 @@ class Auto(msgspec.Struct, frozen=True, metaclass=_Suggesting):
             _positive("Auto(interrupted_hours=...)", self.interrupted_hours)
 
 
-class Within(_Joins, frozen=True):
+class Within(_JoinableRule, frozen=True):
     """Keep as many of the newest as fit into `bytes`."""
 
     bytes: float
@@ -122,8 +122,8 @@ class Within(_Joins, frozen=True):
         _positive("Within", self.bytes)
 
 
-class AnyOf(_Joins, frozen=True):
-    """The result of `|`: keep what any of `rules` keeps."""
+class AnyOf(_JoinableRule, frozen=True):
+    """The rule `a | b`: keep what any of `rules` keeps."""
 
     rules: tuple[Rule, ...]
 

@@ -1,8 +1,8 @@
-"""What lies at a path: the only module that lists directories and looks whether a name is in use.
+"""The only module that lists directories and checks whether a name is in use.
 
-An answer of `Path.glob` or `os.walk` is also "nothing" if the disk fails, and that of `exists` on
-some versions of Python "no". Whoever trusts it deletes a pinned checkpoint, or begins from scratch.
-Here only a name that is not there is absent; all other errors are raised.
+`Path.glob` and `os.walk` report nothing also if the disk fails, and `exists` returns False on some
+versions of Python. A caller that trusted them could delete a pinned checkpoint, or begin from
+scratch. Here a name is absent only if it does not exist; all other errors are raised.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ AnyPath = str | os.PathLike[str]
 
 
 def exists(path: AnyPath) -> bool:
-    """Whether something is at `path`, its links followed."""
+    """Return whether something is at `path`, its links followed."""
     return _mode(path) is not None
 
 
 def lexists(path: AnyPath) -> bool:
-    """Whether the name is in use, by a dangling link, too."""
+    """Return whether the name is in use, by a dangling link, too."""
     return _mode(path, follow=False) is not None
 
 
@@ -44,8 +44,8 @@ def is_symlink(path: AnyPath) -> bool:
 
 
 def names(path: AnyPath) -> list[str]:
-    """Return what the directory `path` holds, sorted;
-    nothing if it is no directory, or none any more.
+    """Return the names in the directory `path`, sorted; none if it is not a directory or was
+    removed.
     """
     try:
         return sorted(os.listdir(path))
@@ -75,7 +75,7 @@ def glob(root: Path, pattern: str) -> list[Path]:
 
 
 def walk(root: AnyPath) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield what `os.walk` does; what is removed meanwhile is left out."""
+    """Yield what `os.walk` yields; directories that are removed meanwhile are left out."""
     return os.walk(root, onerror=_require_absent)
 
 

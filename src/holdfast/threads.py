@@ -1,4 +1,4 @@
-"""Threads, and waits for them that end although a KeyboardInterrupt may come at any instruction.
+"""Threads, and waits for them, that survive a KeyboardInterrupt at any instruction.
 
 Python runs signal handlers in the main thread, between any two instructions. A KeyboardInterrupt
 inside `threading`'s own code (Event, Condition, `Thread.start`, and the pools and Futures built on
@@ -43,8 +43,8 @@ class Condition:
     def __init__(self) -> None:
         self._asleep: list[threading.Lock] = []  # one acquired lock for each waiting thread
 
-    def ring(self) -> None:
-        """Let the waiting threads look again, because their condition may be true now."""
+    def notify_all(self) -> None:
+        """Let the waiting threads check again, because their condition may be true now."""
         for each in tuple(self._asleep):
             with suppress(RuntimeError):  # already released: that thread is awake and about to look
                 each.release()
@@ -79,7 +79,7 @@ class Latch:
     def set(self) -> None:
         """Set it permanently, and wake all waiting threads."""
         self._happened = True
-        self._bell.ring()
+        self._bell.notify_all()
 
     def is_set(self) -> bool:
         return self._happened
@@ -90,8 +90,8 @@ class Latch:
 
 
 class Worker:
-    """Work that a thread of its own does once, unless it is withdrawn before it begins. The first
-    of the two wins.
+    """Runs work once, in a thread of its own, unless it is withdrawn before it begins; the first of
+    the two wins.
 
     If Ctrl-C interrupts `Thread.start`, the thread may run now, later or never, and `Thread` does
     not report which.
@@ -128,22 +128,22 @@ class Worker:
         self._decision.setdefault("begun", False)
 
     @property
-    def withdrawn(self) -> bool:
-        """Whether the work has not begun and never will."""
+    def is_withdrawn(self) -> bool:
+        """Whether the work has not begun and never will begin."""
         if not self._started:
             self.withdraw()
         return not self._decision.get("begun", True)
 
     @property
-    def over(self) -> bool:
-        """Whether no thread does the work, now or later.
-        A forked child has none of its parent's threads.
+    def is_over(self) -> bool:
+        """Whether no thread does the work, now or later. A forked child has none of its parent's
+        threads.
         """
-        return self.ended.is_set() or self.withdrawn or os.getpid() != self._process
+        return self.ended.is_set() or self.is_withdrawn or os.getpid() != self._process
 
     def wait(self) -> None:
         """Return when the work is over and the thread has ended."""
-        while not self.over:
+        while not self.is_over:
             self.ended.wait(GONE_S)
         if self._started or self.ended.is_set():
             self._thread.join(GONE_S)  # so that a fork, or a count of threads, does not see it
@@ -166,18 +166,18 @@ class Worker:
 
 
 class WorkerGroup:
-    """Several workers. `dismiss` waits for all of them and prevents further ones."""
+    """Several workers. `dismiss` waits for all of them and lets no further worker begin."""
 
     def __init__(self) -> None:
         self.dismissed = False  # workers that check this end early
         self._members: list[Worker] = []
 
     @property
-    def at_work(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a worker runs, or is about to run."""
-        return not all(each.over for each in self._members)
+        return not all(each.is_over for each in self._members)
 
-    def begin(self, work: Callable[[], object], name: str = "holdfast-worker") -> bool:
+    def start_worker(self, work: Callable[[], object], name: str = "holdfast-worker") -> bool:
         """Start one more thread for `work`. Return False if the system gives no more threads."""
         member = Worker(work, name)
         self._members.append(member)
@@ -193,7 +193,9 @@ class WorkerGroup:
             each.wait()
 
     def dismiss(self) -> None:
-        """As `wait`, and no further worker begins. After an interrupt it may be called again."""
+        """Wait for all workers, and let no further worker begin. After an interrupt it may be
+        called again.
+        """
         self.dismissed = True
         for each in self._members:
             each.withdraw()
@@ -213,27 +215,27 @@ class WorkerPool(Generic[R]):
         self._done: deque[tuple[R | None, BaseException | None]] = deque()
         self._given, self._came = Condition(), Condition()
 
-    def begin(self) -> bool:
+    def start_thread(self) -> bool:
         """Start one more thread.
         Return False if the limit is reached or the system gives no more threads.
         """
-        if self._begun >= self._most or not self._crew.begin(self._work, "holdfast-pool"):
+        if self._begun >= self._most or not self._crew.start_worker(self._work, "holdfast-pool"):
             self._most = self._begun
             return False
         self._begun += 1
         return True
 
-    def give(self, work: Callable[[], R]) -> None:
+    def submit(self, work: Callable[[], R]) -> None:
         """Queue `work` for one of the threads. At least one must have been started."""
         if self.under_way >= self._begun:
-            self.begin()
+            self.start_thread()
         self.under_way += 1
         self._todo.append(work)
-        self._given.ring()
+        self._given.notify_all()
 
-    def take(self, *, everything: bool = False) -> Iterator[R]:
-        """Wait until one piece is done (with `everything`,
-        all); yield the results. Raises what a piece raised.
+    def results(self, *, everything: bool = False) -> Iterator[R]:
+        """Wait until one piece is done (with `everything`, all); yield the results. Raises what a
+        piece raised.
         """
         count = self.under_way if everything else min(1, self.under_way)
         self._came.wait_for(lambda: len(self._done) >= count)
@@ -245,23 +247,23 @@ class WorkerPool(Generic[R]):
             yield cast("R", result)
 
     def close(self) -> None:
-        """Wait for the pieces that have begun; the others are dropped."""
+        """Wait for the pieces that have begun; drop the others."""
         self._crew.dismissed = True
-        self._given.ring()
+        self._given.notify_all()
         self._crew.dismiss()
 
     def _work(self) -> None:
         while not self._crew.dismissed:
             self._given.wait_for(lambda: bool(self._todo) or self._crew.dismissed)
             with suppress(IndexError):  # another thread took it
-                self._one(self._todo.popleft())
+                self._run_one(self._todo.popleft())
 
-    def _one(self, work: Callable[[], R]) -> None:
+    def _run_one(self, work: Callable[[], R]) -> None:
         try:
             self._done.append((work(), None))
         except BaseException as error:
             self._done.append((None, error))
-        self._came.ring()
+        self._came.notify_all()
 
 
 def map_in_threads(
@@ -291,7 +293,7 @@ def map_in_threads(
 
     try:
         for _ in range(min(threads, len(items))):
-            if not crew.begin(work):
+            if not crew.start_worker(work):
                 break
         crew.wait()
         work()  # the items that are left

@@ -127,7 +127,7 @@ def a_changed_fact(path):
 def a_proof(path):
     """A drill, or a state: from an epoch's end, where alone such a run is saved."""
     cut_of(path, Works(), 9, saves=False)
-    record_proven(path, {promise.digest_of(Works): "Works"})
+    record_proven(path, {promise.code_digest(Works): "Works"})
     cut_of(path, Works(), 3, saves=False)
     assert run_of(path, Careful()) == 12
 

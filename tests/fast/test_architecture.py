@@ -70,7 +70,7 @@ ADVISING = (  # rooms whose errors are of resumes of loaders
     *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
     *("run/fingerprint", "run/loader_cursor", "run/loops", "run/unproven"),
 )
-TELLING = {"Mismatch", "OtherKind", "tell", "tell_changed", "warn"}
+TELLING = {"Mismatch", "OtherFeedKind", "tell", "tell_changed", "warn"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
 
 
@@ -631,7 +631,7 @@ def test_the_types_that_are_decoded_are_made_ready_at_import():
         used = {each.id for kind in types for each in ast.walk(kind) if isinstance(each, ast.Name)}
         wanted |= used & structs if _last(call.func) in {"decode", "convert"} else set()
         ready |= {_last(each) for each in call.args} if _last(call.func) == "Decoder" else set()
-    assert {"Manifest", "Failure", "Seal"} <= ready
+    assert {"Manifest", "Failure", "PartSeal"} <= ready
     assert {"App", "ChoiceWithInputs"} <= wanted
     assert {"_Any"} == wanted - ready  # the journal makes its own ready in a loop
 

@@ -113,14 +113,14 @@ def trained(path: Path, case: tuple[str, str, str], go: threading.Event) -> tupl
 def test_a_background_save_holds_the_bits_of_the_safe_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """No convention about who may write: the writer starts only when the next step has changed the memory."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    go, real, held = threading.Event(), shards.write, []
+    go, real, held = threading.Event(), shards.write_shard, []
 
     def late(*given: Any) -> Any:
         if threading.current_thread().name == "holdfast":
             held.append(go.wait(WAIT_S))
         return real(*given)
 
-    monkeypatch.setattr(shards, "write", late)
+    monkeypatch.setattr(shards, "write_shard", late)
     for number, case in enumerate(CASES):
         torch.manual_seed(0)
         held.clear()

@@ -55,7 +55,7 @@ def test_lines_that_were_appended_twice_are_shown_once(tmp_path):
     path.write_bytes(b'{"event":"restored","step":0,"phase":"step"}\n')
     board.update()
     found = [{"event": "metrics", "time": 1.0, "step": n, "epoch": 0, "values": {"a": n}} for n in range(1, 4)]
-    data = journal.lines(found)
+    data = journal.encode_events(found)
     for piece in (data[:-20], data[:-20] + data):
         with path.open("ab") as file:
             file.write(piece)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from holdfast import Every, Fields, Last, Run
-from holdfast.state.places import Places
+from holdfast.state.rebinding import RebindingTracker
 from holdfast.store.store import Store
 from stores import flip
 from toy import Cut, events
@@ -239,7 +239,7 @@ def test_what_other_names_hold_is_as_in_an_uninterrupted_run(name, tmp_path):
 @pytest.mark.parametrize("name", ["run.vars, NumPy", "lists", "a buffer", "a view, torch", "NumPy over torch"])
 def test_the_law_above_can_fail(name, tmp_path, monkeypatch):
     """If no place counts as bound anew, the resumed run ends with other numbers, as it did."""
-    monkeypatch.setattr(Places, "left", lambda _: [])
+    monkeypatch.setattr(RebindingTracker, "rebound_places", lambda _: [])
     whole = attempt(CASES[name](), tmp_path / "whole", None)
     with pytest.raises(Cut):
         attempt(CASES[name](), tmp_path / "cut", 9)
@@ -250,7 +250,7 @@ def test_the_law_above_can_fail(name, tmp_path, monkeypatch):
 def test_a_constant_beside_a_place_that_can_be_set_is_never_refused(before, tmp_path, monkeypatch):
     """Also from a checkpoint that does not say what was bound anew: the constant is filled, the place is set."""
     with monkeypatch.context() as patch:
-        patch.setattr(Places, "left", lambda _: [])
+        patch.setattr(RebindingTracker, "rebound_places", lambda _: [])
         with pytest.raises(Cut):
             attempt(OfAConstant(before), tmp_path / "cut", 9)
     whole = attempt(OfAConstant(before), tmp_path / "whole", None)

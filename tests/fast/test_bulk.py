@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from faults import BROKEN, FULL, counting, door, failing, half_of, requests
 from holdfast import bulk
-from holdfast.bulk import Extent
-from holdfast.pages import PAGE, address, pages
+from holdfast.bulk import MemoryRun
+from holdfast.pages import PAGE, address, allocate_pages
 from holdfast.threads import WorkerPool
 from stores import in_a_child
 
@@ -29,7 +29,7 @@ WAIT_S = 60
 @contextmanager
 def nothing_left():
     """No descriptor and no thread: neither after success nor after an error."""
-    bulk.release()
+    bulk.release_chunks()
     descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     yield
     assert descriptors == len(os.listdir("/proc/self/fd"))
@@ -50,7 +50,7 @@ def laid(kind, data):
     """`data` in memory of that kind."""
     if kind == "read-only":
         return memoryview(data)
-    memory = pages(len(data) + PAGE)
+    memory = allocate_pages(len(data) + PAGE)
     start = {"at a page": 0, "inside a page": 16}[kind]
     memory[start : start + len(data)] = data
     return memory[start : start + len(data)]
@@ -60,7 +60,7 @@ def written(path, runs, **named):
     """Write the runs; whether the file and the digests are right."""
     parts = [
         run.data[end - size : end]
-        for run in (each if isinstance(each, Extent) else Extent(each, [len(each)]) for each in runs)
+        for run in (each if isinstance(each, MemoryRun) else MemoryRun(each, [len(each)]) for each in runs)
         for size, end in zip(run.sizes, itertools.accumulate(run.sizes), strict=True)
     ]
     digests = bulk.write(path, runs, sum(map(len, parts)), xxhash.xxh3_128, **named)
@@ -69,7 +69,7 @@ def written(path, runs, **named):
 
 
 def one_image(size=10 * CHUNK + 100, kind="at a page"):
-    return [Extent(laid(kind, bytes_of(size)), [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17])]
+    return [MemoryRun(laid(kind, bytes_of(size)), [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17])]
 
 
 near = st.sampled_from([0, PAGE, CHUNK, 2 * CHUNK, 5 * CHUNK])
@@ -86,7 +86,7 @@ def test_the_file_is_the_concatenation_and_the_digests_are_of_its_pieces(tmp_pat
     """Leaves of any size, wherever they lie:
     images of whole files at a page's start, scattered ones, read-only ones; as extents, or each by itself."""
     path = tmp_path / "file"
-    laid_out = [Extent(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
+    laid_out = [MemoryRun(laid(kind, bytes_of(sum(parts), seed)), parts) for seed, (kind, parts) in enumerate(runs)]
     if apart:
         laid_out = [laid(kind, bytes_of(size)) for kind, parts in runs for size in parts]
     with requests(CHUNK, threads):
@@ -107,7 +107,7 @@ def late(kind, size, busy_until):
         there = max(there, count)
         return there < busy_until
 
-    return [Extent(memory, [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17], await_first)]
+    return [MemoryRun(memory, [16, CHUNK, 0, 1, 3 * CHUNK, size - 4 * CHUNK - 17], await_first)]
 
 
 LATE = list(itertools.product(["at a page", "inside a page"], [0, 2 * CHUNK, 9 * CHUNK, 1 << 30], [0, 2]))
@@ -176,7 +176,7 @@ def test_whole_pages_go_past_the_cache_side_by_side_into_a_file_of_full_length(t
 def test_the_cache_is_used_again_only_when_no_request_is_under_way(tmp_path, monkeypatch):
     """The last request past the cache ends only after the writing has begun to wait for it, or has turned the flag."""
     size, requested, go_on, how = 10 * CHUNK + 100, itertools.count(1), threading.Event(), []
-    take, set_direct = WorkerPool.take, bulk._set_direct
+    take, set_direct = WorkerPool.results, bulk._set_direct
 
     def noted_take(pool, *, everything=False):
         if everything:
@@ -195,7 +195,7 @@ def test_the_cache_is_used_again_only_when_no_request_is_under_way(tmp_path, mon
             how.append(fcntl.fcntl(call.descriptor, fcntl.F_GETFL) & os.O_DIRECT)
         return perform()
 
-    monkeypatch.setattr(WorkerPool, "take", noted_take)
+    monkeypatch.setattr(WorkerPool, "results", noted_take)
     monkeypatch.setattr(bulk, "_set_direct", noted_set)
     with requests(CHUNK, 3), door(act):
         written(tmp_path / "file", one_image(size))
@@ -346,7 +346,7 @@ def test_an_error_at_any_request_is_raised(tmp_path, code, threads):
 def test_a_file_of_any_length_takes_a_few_chunks_of_memory(tmp_path, monkeypatch, threads):
     """A chunk that reached the disk is filled again, also for the next file, unless it was given back."""
     made = []
-    monkeypatch.setattr(bulk, "pages", lambda size: made.append(size) or pages(size))
+    monkeypatch.setattr(bulk, "allocate_pages", lambda size: made.append(size) or allocate_pages(size))
     with requests(CHUNK, threads):
         written(tmp_path / "file", one_image(kind="inside a page"))
         first = len(made)
@@ -354,7 +354,7 @@ def test_a_file_of_any_length_takes_a_few_chunks_of_memory(tmp_path, monkeypatch
         for number in range(3):
             written(tmp_path / f"next-{number}", one_image(kind="inside a page"))
         assert first == len(made)
-        bulk.release()
+        bulk.release_chunks()
         written(tmp_path / "last", one_image(kind="inside a page"))
         assert first < len(made)
 
@@ -384,10 +384,10 @@ def test_a_small_file_needs_no_thread(tmp_path):
 def test_large_memory_begins_at_a_huge_page():
     """Whatever its size, where the kernel does that at all: into many small pages a disk reads slower."""
     huge = 2 << 20
-    held = [pages(huge * count) for count in (1, 2, 3)]
+    held = [allocate_pages(huge * count) for count in (1, 2, 3)]
     if any(address(memory) % huge for memory in held):
         pytest.skip("here no memory does")
-    odd = [pages(huge * 2 - PAGE * count) for count in range(1, 9)]
+    odd = [allocate_pages(huge * 2 - PAGE * count) for count in range(1, 9)]
     assert [0] * 8 == [address(memory) % huge for memory in odd]
     assert [huge * 2 - PAGE * count for count in range(1, 9)] == [memory.nbytes for memory in odd]
 
@@ -395,14 +395,14 @@ def test_large_memory_begins_at_a_huge_page():
 def test_a_forked_child_gets_zeros_where_its_parents_pages_were():
     """And keeps what it puts into memory of its own: the end of the parent's pages takes nothing of it away."""
     size = 4 << 20
-    views = [pages(size) for _ in range(4)]
+    views = [allocate_pages(size) for _ in range(4)]
     for view in views:
         view[:4] = b"mine"
 
     def law():
         assert all(view[:4] == bytes(4) for view in views)
         own = [np.full(size, 7, "uint8") for _ in range(8)]
-        own += [np.frombuffer(pages(size), "uint8") for _ in range(8)]
+        own += [np.frombuffer(allocate_pages(size), "uint8") for _ in range(8)]
         for array in own[8:]:
             np.asarray(array)[:] = 7
         views.clear()

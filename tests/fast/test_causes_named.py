@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.cluster.cause import BAD_NODE
 from holdfast.inspect import starts
-from holdfast.store.refusal import refused
+from holdfast.store.refusal import disk_error
 from holdfast.supervise import causes
 from holdfast.supervise.causes import DISK, MEMORY, REPEATS, UNTRUSTED, EndEvidence, StartError, find_cause
 from holdfast.supervise.evidence import is_disk_full, memory_event_files
@@ -21,7 +21,7 @@ CRASH = CommandAttempt("failed", 1, 60.0)
 
 def _ours(code):
     """A save that the disk refused, as the output has it where the journal's last line could not be written."""
-    error = refused(Path("run"), "save", OSError(code, "", "run/file"))
+    error = disk_error(Path("run"), "save", OSError(code, "", "run/file"))
     kind = f"{type(error).__module__}.{type(error).__name__}"
     return WRONG._replace(kind=kind, text=f"{kind}: {error}")
 
@@ -204,7 +204,7 @@ def test_a_start_whose_job_the_scheduler_gave_to_another_node_lost_its_node():
             {"event": "begin", "time": 9.0, "supervisor": "b", "owner": after},
             {"event": "start", "time": 10.0},
         ]
-        return starts.of_command(lines)[0].cause
+        return starts.starts_of_command(lines)[0].cause
 
     asked = {"event": "requeued", "time": 5.0, "job": "17", "restart_count": 0}
     assert starts.NODE_LOST == found(after=begin(1))

@@ -399,7 +399,7 @@ def test_a_rate_that_comes_back_to_its_first_value_has_not_moved():
     def begun():
         weight = nn.Parameter(torch.zeros(2))
         optimizer = torch.optim.SGD([weight], lr=1.0)
-        optimizers.enter(optimizer)
+        optimizers.record_baseline(optimizer)
         return optimizer
 
     whole, resumed = begun(), begun()

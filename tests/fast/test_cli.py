@@ -30,8 +30,8 @@ from holdfast.rules import Best, Every, Last
 from holdfast.run.run import Run
 from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.locate import again, fault
-from holdfast.store.store import Facts, Store
+from holdfast.store.locate import retry_if_removed, unreadable_reason
+from holdfast.store.store import ManifestFields, Store
 from stores import invoke
 from unread import unreadable
 
@@ -543,9 +543,9 @@ def test_what_went_between_the_listing_and_the_reading_is_no_damage(run):
     for checkpoint in (unread, read):
         shutil.rmtree(checkpoint.path)
         assert verify_checkpoint(checkpoint, cold=False) is None
-        assert "gone" == fault(Checkpoint(checkpoint.path))
+        assert "gone" == unreadable_reason(Checkpoint(checkpoint.path))
     looks = iter([unread, read, Checkpoint(run / "checkpoints/step-000000030")])
-    assert 24 == again(lambda: len(next(looks).leaf("model/fc.weight").read()))
+    assert 24 == retry_if_removed(lambda: len(next(looks).leaf("model/fc.weight").read()))
 
 
 # Exporting --------------------------------------------------------------------------------------------------------
@@ -570,7 +570,7 @@ def test_a_model_is_exported_for_safetensors_numpy_and_torch(run, tmp_path):
 
 def test_the_model_to_export_is_named_where_it_has_another_name(tmp_path):
     """As in Northeastern's guide, which calls it net; a store of one's own has no model to name."""
-    facts = Facts(document={"model": {"nets/g": {}}})
+    facts = ManifestFields(document={"model": {"nets/g": {}}})
     Store(tmp_path / "run").save({"nets": {"g": {"w": torch.ones(2)}}}, step=1, facts=facts)
     Store(tmp_path / "store").save({"x": torch.ones(2)}, step=1)
     for place, words in ("run", "it has: nets; say --part nets, or --all"), ("store", "x; say --part NAME, or --all"):
@@ -717,7 +717,7 @@ def test_names_from_files_cannot_command_the_terminal(tmp_path):
     hostile = {evil: torch.ones(1), "holdfast": {"vars": {evil: evil}}, "x": {evil: [evil]}}
     facts = {"note": evil.replace("\udc80", ""), "document": {"dataset": "\x9b31m"}}
     for step in (1, 2):
-        store.save({**hostile, "n": step}, step=step, facts=Facts(metrics={"\x1b[2J": 1.0}, **facts))
+        store.save({**hostile, "n": step}, step=step, facts=ManifestFields(metrics={"\x1b[2J": 1.0}, **facts))
     store.attempt.record("metrics", step=1, phase="step", values={"\x1b[2J": 1.0})
     store.quarantine(store[1], "a\x1b[2J")
     store.attempt.close("failed", step=2, error="\x1b[2J")

@@ -36,7 +36,7 @@ def mirrored(run, to, *, attempt=1, names=None, origin=None):
     """A mirror with copies of the run's checkpoints, as the worker makes them."""
     with closing(open_place(str(to))) as place:
         remote = RemoteRun(place)
-        remote.claim(attempt, (run / "run.json").read_text(), owner.me(), None)
+        remote.claim(attempt, (run / "run.json").read_text(), owner.describe_this_process(), None)
         remote.note_origin(attempt, origin or ResumeOrigin(None))
         for path in sorted((run / "checkpoints").glob("step-*")):
             if names is None or path.name in names:
@@ -330,7 +330,7 @@ def test_a_living_attempt_at_a_place_is_not_ended(run, tmp_path):
     there = tmp_path / "there"
     with closing(open_place(str(there))) as place:
         remote = RemoteRun(place)
-        remote.claim(1, (run / "run.json").read_text(), owner.me(), None)
+        remote.claim(1, (run / "run.json").read_text(), owner.describe_this_process(), None)
         done("copy", f"{run}@10", f"file://{there}")
         with closing(Store(run)) as store:
             save(store, 40)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import Run, Store
 from holdfast.errors import Damaged, UsageError
 from holdfast.state import codec, tree
-from holdfast.state.fill import whole
+from holdfast.state.fill import read_whole
 from kept import Kept, bits, leaf_round_trip, round_trip
 from subjects import asked_of
 
@@ -110,7 +110,7 @@ UNSOUND = """\
 
 def test_a_description_that_is_not_sound_is_damage():
     """Unknown kinds, object dtypes, shapes that do not fit the bytes: no other exception, and nothing is imported."""
-    codec.adapter("numpy")
+    codec.import_adapter("numpy")
     before = set(sys.modules)
     assert UNSOUND
     for changes in UNSOUND.splitlines():
@@ -195,9 +195,9 @@ def test_register_takes_types_only():
 def test_every_handle_in_a_tree_is_replaced_by_its_leaf():
     """Handles in lists, tuples and dicts become what they stand for; the rest is untouched."""
     handle = Kept("x", codec.encode_leaf(b"abc"))
-    assert {"a": [b"abc", (b"abc", 1)]} == whole({"a": [handle, (handle, 1)]})
+    assert {"a": [b"abc", (b"abc", 1)]} == read_whole({"a": [handle, (handle, 1)]})
     plain = SimpleNamespace()
-    assert whole(plain) is plain
+    assert read_whole(plain) is plain
 
 
 def test_what_lies_between_fields_comes_back_in_either_order():

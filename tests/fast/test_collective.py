@@ -16,17 +16,17 @@ from holdfast import disk, journal
 from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import Damaged, NoSpace, NotFound, RanksError, StoreError, Superseded, UsageError
-from holdfast.pages import Distant
+from holdfast.pages import DistantBytes
 from holdfast.rules import Last
 from holdfast.run.run import Run
 from holdfast.state import codec
-from holdfast.state.numpy_leaves import _Scattered
+from holdfast.state.numpy_leaves import _StridedItems
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
 from holdfast.store import boxes, claiming
 from holdfast.store.boxes import Box
 from holdfast.store.checkpoint import Checkpoint, StoredPieces
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from holdfast.store.store import Store
 from rank_threads import everywhere
 from stores import flip, steps
@@ -87,7 +87,7 @@ def test_a_little_is_written_by_few(monkeypatch):
     monkeypatch.setattr(division, "SHARE_BYTES", SHARE_BYTES)
     for total_mib, writers in ((1, [0]), (9, [0, 8]), (16, [0, 4, 8, 12]), (1000, [*range(16)])):
         sizes = {f"{number:03}": total_mib << 12 for number in range(256)}
-        shares = [division.share(sizes, rank, 16) for rank in range(16)]
+        shares = [division.share_of_rank(sizes, rank, 16) for rank in range(16)]
         assert writers == [rank for rank, keys in enumerate(shares) if keys]
         assert sorted(sizes) == [key for keys in shares for key in keys]
 
@@ -245,7 +245,7 @@ def test_boxes_lie_where_their_items_do(data):
     array = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
     index = tuple(slice(a, a + n) for a, n in zip(starts, extents, strict=True))
     expected, found, raw = np.ascontiguousarray(array[index]).tobytes(), bytearray(), array.tobytes()
-    for start, offset, size in boxes.stretches(shape, Box(tuple(starts), tuple(extents)), 2):
+    for start, offset, size in boxes.byte_ranges(shape, Box(tuple(starts), tuple(extents)), 2):
         assert offset == len(found)
         found += raw[start : start + size]
     assert bytes(found) == (expected if np.prod(extents) else b"")
@@ -282,8 +282,8 @@ def test_a_divided_leaf_is_read_into_memory_of_any_order(tmp_path):
     agree(tmp_path, [{"rows": row, "columns": column} for row, column in zip(rows(array, [4]), columns, strict=True)])
     handles = Store(tmp_path).latest().handles()
     targets = {name: np.zeros((10, 6), np.int32, order="F") for name in handles}
-    wanted = [(handles[name], Distant(_Scattered(target), target.nbytes)) for name, target in targets.items()]
-    codec.read_all(wanted)
+    wanted = [(handles[name], DistantBytes(_StridedItems(target), target.nbytes)) for name, target in targets.items()]
+    codec.read_into_memory(wanted)
     assert all(np.array_equal(array, target) for target in targets.values())
 
 
@@ -304,7 +304,7 @@ def gives_way(phase):
     """`Abandoned` is no error of the store's, and is told as what it is."""
 
     def give_way():
-        raise Abandoned("for a newer one")
+        raise SaveAbandoned("for a newer one")
 
     def work(store):
         put(store, state(store.ranks.rank), 2, **({phase: give_way} if store.ranks.rank == 1 else {}))
@@ -341,8 +341,8 @@ FAILS = {  # what a rank does in the second save -> the error of all, and its wo
         UsageError,
         'save state["a"]',
     ),
-    "gives way": (gives_way("before_each"), Abandoned, "for a newer one"),
-    "gives way at last": (gives_way("before_last"), Abandoned, "for a newer one"),
+    "gives way": (gives_way("before_each"), SaveAbandoned, "for a newer one"),
+    "gives way at last": (gives_way("before_last"), SaveAbandoned, "for a newer one"),
     "changes": (changes, StoreError, "changed while it was saved"),
     "the same step": (lambda store: put(store, state(store.ranks.rank), 1), UsageError, "already committed"),
     "superseded": (is_superseded, Superseded, "superseded by a later one"),
@@ -397,7 +397,7 @@ def test_only_rank_0_writes_a_journal(tmp_path):
         attempt = store.claim()
         attempt.record("told", what=f"by {store.ranks.rank}")
         attempt.flush(sync=True)
-        attempt.show()
+        attempt.flush_unless_busy()
         attempt.close("end", step=0)
         return attempt.number, attempt.run, attempt.room
 
@@ -539,7 +539,7 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
 
     def work(store):
         staged = store.lay_out(state(store.ranks.rank), Arena())
-        copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.give_up)
+        copying = threading.Timer(0.2, staged.snapshot.copy if whole_copy else staged.snapshot.abandon)
         copying.start()
         try:
             store.commit(staged, step=1)
@@ -547,7 +547,7 @@ def test_a_save_begins_when_the_snapshot_is_copied(tmp_path, whole_copy):
             copying.join()
 
     outcomes = among(2, tmp_path, work)
-    assert ([type(None)] if whole_copy else [Abandoned]) * 2 == kinds(outcomes)
+    assert ([type(None)] if whole_copy else [SaveAbandoned]) * 2 == kinds(outcomes)
     for rank in range(2 if whole_copy else 0):
         assert same(state(rank), read(Store(tmp_path).latest(), rank))
 

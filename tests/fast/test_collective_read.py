@@ -96,7 +96,7 @@ def lied(path, lies):
 def forged(path, rank, change, root=lambda manifest: manifest):
     """Rewrite a part, and the manifest so that every digest holds."""
     manifest = format.decode((path / MANIFEST).read_bytes(), path)
-    name = format.part_name(rank)
+    name = format.part_file_name(rank)
     part = json.loads((path / name).read_text())
     change(part)
     data = json.dumps(part).encode()
@@ -106,7 +106,7 @@ def forged(path, rank, change, root=lambda manifest: manifest):
         msgspec.structs.replace(each, size_bytes=size) if number == rank else each
         for number, each in enumerate(manifest.ranks)
     ]
-    files = {**manifest.files, name: parts.entry(data)}
+    files = {**manifest.files, name: parts.file_entry(data)}
     (path / MANIFEST).write_bytes(format.encode(root(msgspec.structs.replace(manifest, files=files, ranks=ranks))))
 
 
@@ -232,7 +232,7 @@ def listed(change):
     return lambda manifest: msgspec.structs.replace(manifest, ranks=change(manifest.ranks))
 
 
-LEAF = format.Leaf("numpy", "uint8", (1,), "rank-00000.json", 0, 1, "0" * 32)
+LEAF = format.LeafEntry("numpy", "uint8", (1,), "rank-00000.json", 0, 1, "0" * 32)
 OF_THE_RANKS = {  # lies of the manifest
     "none of them": listed(lambda ranks: []),
     "nothing of them": listed(lambda ranks: None),

@@ -11,7 +11,7 @@ import pytest
 from compat_scripts import LINK, fill, number_in, resume, save
 from faults import Memory, counting, door, failing, scratched
 from holdfast.compat.cycling_utils import AtomicDirectory
-from holdfast.compat.numbered import settle
+from holdfast.compat.numbered import sync_tree
 from holdfast.errors import NotFound, StoreError, UsageError
 from stores import in_a_child
 
@@ -291,9 +291,9 @@ def test_a_lost_link_is_refused_instead_of_beginning_anew(tmp_path, how):
 
 def test_a_directory_may_be_opened_while_another_process_saves(tmp_path, monkeypatch):
     """An evaluation reads the latest; a newer one is there before its constructor returns."""
-    training, begin = AtomicDirectory(tmp_path), AtomicDirectory._open
+    training, begin = AtomicDirectory(tmp_path), AtomicDirectory._open_link
     save(training, 1)
-    monkeypatch.setattr(AtomicDirectory, "_open", lambda opened: (begin(opened), save(training, 2))[0])
+    monkeypatch.setattr(AtomicDirectory, "_open_link", lambda opened: (begin(opened), save(training, 2))[0])
     AtomicDirectory(tmp_path)
     monkeypatch.undo()
     assert resume(tmp_path)[1] == 2
@@ -312,7 +312,7 @@ def test_what_cannot_be_synced_is_told(tmp_path, monkeypatch):
         if os.getuid() == 0:
             os.setuid(65534)
         with pytest.raises(PermissionError):
-            settle(Path("folder"))
+            sync_tree(Path("folder"))
 
     assert in_a_child(law) == 0
     (tmp_path / "folder").chmod(0o755)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.torch import reducer
-from holdfast.torch.reducer import Reducers
+from holdfast.torch.reducer import ReducerLayouts
 
 
 class Net(nn.Module):
@@ -57,21 +57,21 @@ def test_a_warmed_reducer_has_the_same_buckets_a_step_earlier(steps, static):
     """It tells what it was shown, and its next forward pass puts the buckets together as the first process did."""
     options = {"static_graph": static}
     old = trained(wrapped(**options), steps)
-    seen = Reducers({"model": old}).capture()
+    seen = ReducerLayouts({"model": old}).capture()
     assert seen == {"model/first.bias": [[1, 0, 3, 2], 2 if static else 1]}
     new = wrapped(**options)
-    assert Reducers({"model": new}).warm(seen) == ["model/first.bias"]
-    assert Reducers({"model": new}).capture() == seen
+    assert ReducerLayouts({"model": new}).restore_layouts(seen) == ["model/first.bias"]
+    assert ReducerLayouts({"model": new}).capture() == seen
     trained(new, 2)
     assert buckets(new) == buckets(trained(old, 2)) == "1 0 3, 2"
 
 
 def test_gradients_are_as_they_were():
     """None where there was none, and the same numbers in the same memory where there were some."""
-    seen = Reducers({"model": trained(wrapped(), 1)}).capture()
+    seen = ReducerLayouts({"model": trained(wrapped(), 1)}).capture()
     model = wrapped()
     kept = model.module.first.weight.grad = torch.ones(40, 5)
-    Reducers({"model": model}).warm(seen)
+    ReducerLayouts({"model": model}).restore_layouts(seen)
     assert model.module.first.weight.grad is kept
     assert (kept == 1).all()
     assert model.module.last.weight.grad is None
@@ -79,26 +79,26 @@ def test_gradients_are_as_they_were():
 
 def test_a_static_graphs_idle_parameters_stay_idle():
     """What no backward pass reaches is not waited for after a warm start."""
-    seen = Reducers({"model": trained(wrapped(Net(idle=True), static_graph=True), 3)}).capture()
+    seen = ReducerLayouts({"model": trained(wrapped(Net(idle=True), static_graph=True), 3)}).capture()
     model = wrapped(Net(idle=True), static_graph=True)
-    Reducers({"model": model}).warm(seen)
+    ReducerLayouts({"model": model}).restore_layouts(seen)
     trained(model, 2)
     assert model.module.idle.weight.grad is None
 
 
 def test_nothing_is_told_and_nothing_shown_where_no_bucket_is_rebuilt():
     """Before the first step, with find_unused_parameters, and for a model of another kind, everything is left alone."""
-    assert Reducers({"model": wrapped()}).capture() == {}
+    assert ReducerLayouts({"model": wrapped()}).capture() == {}
     unused = trained(wrapped(Net(idle=True), find_unused_parameters=True), 2)
-    assert Reducers({"model": unused}).capture() == {}
-    assert Reducers({"model": Net(), "other": [1]}).capture() == {}
+    assert ReducerLayouts({"model": unused}).capture() == {}
+    assert ReducerLayouts({"model": Net(), "other": [1]}).capture() == {}
     seen = {"model/first.bias": [[9, 8], 1]}
-    assert Reducers({"model": wrapped()}).warm(seen) == []
+    assert ReducerLayouts({"model": wrapped()}).restore_layouts(seen) == []
     used = trained(wrapped(), 1)
-    assert Reducers({"model": used}).warm(Reducers({"model": used}).capture()) == []
+    assert ReducerLayouts({"model": used}).restore_layouts(ReducerLayouts({"model": used}).capture()) == []
 
 
 def test_a_wrapper_is_found_when_only_the_model_inside_is_tracked():
     """Under the same name as otherwise."""
     model = trained(wrapped(), 1)
-    assert Reducers({"model": model.module}).capture() == Reducers({"model": model}).capture() != {}
+    assert ReducerLayouts({"model": model.module}).capture() == ReducerLayouts({"model": model}).capture() != {}

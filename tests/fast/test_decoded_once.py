@@ -43,13 +43,13 @@ def decoded(monkeypatch):
 
         monkeypatch.setattr(module, name, decode)
 
-    def damaged(stored, real=reading.damaged, **more):
+    def damaged(stored, real=reading.find_damaged, **more):
         seen["files read"] += bool(more["cold"]) * len({leaf.path for leaf in stored})
         return real(stored, **more)
 
     counted(format, "decode")
     counted(parts, "decode")
-    monkeypatch.setattr(reading, "damaged", damaged)
+    monkeypatch.setattr(reading, "find_damaged", damaged)
     return seen
 
 
@@ -196,6 +196,6 @@ def test_a_list_that_may_not_be_read_is_no_damage(tmp_path, monkeypatch):
     def denied(path, *most):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(source, "whole", denied)
+    monkeypatch.setattr(source, "read_whole", denied)
     with pytest.raises(StoreError, match=r"manifest\.json: cannot be read: Permission denied"):
         store.read_back_early(store.unread())

@@ -19,8 +19,8 @@ from command_runs import flip
 from holdfast.errors import Damaged
 from holdfast.inspect import distance as distances
 from holdfast.inspect.diff import compare, same_state
-from holdfast.inspect.distance import FORMATS, distance, ulps
-from holdfast.store.store import Facts, Store
+from holdfast.inspect.distance import FORMATS, measure_distance, ulps
+from holdfast.store.store import ManifestFields, Store
 
 
 @dataclass
@@ -92,16 +92,16 @@ def test_plain_mappings_are_equal_in_any_order(tmp_path):
 
 def test_where_and_when_it_was_made_is_not_compared(tmp_path):
     """Host, command, document, metrics, note, attempt and parent are no state."""
-    a = saved(tmp_path / "a", {"m": W}, facts=Facts(metrics={"loss": 1.0}, note="one", document={"host": "a"}))
+    a = saved(tmp_path / "a", {"m": W}, facts=ManifestFields(metrics={"loss": 1.0}, note="one", document={"host": "a"}))
     saved(tmp_path / "b", {"m": W}, step=0)
-    b = saved(tmp_path / "b", {"m": W}, facts=Facts(metrics={"loss": 2.0}, note="two", document={"host": "b"}))
+    b = saved(tmp_path / "b", {"m": W}, facts=ManifestFields(metrics={"loss": 2.0}, note="two", document={"host": "b"}))
     assert [] == same_state(a, b)
 
 
 def test_a_step_a_phase_and_an_epoch_are_position(tmp_path):
     """Without a run's own position, the manifest's is compared."""
-    a = saved(tmp_path / "a", {"m": W}, step=1, facts=Facts(epoch=0))
-    b = saved(tmp_path / "b", {"m": W}, step=2, facts=Facts(phase="end", epoch=1))
+    a = saved(tmp_path / "a", {"m": W}, step=1, facts=ManifestFields(epoch=0))
+    b = saved(tmp_path / "b", {"m": W}, step=2, facts=ManifestFields(phase="end", epoch=1))
     found = same_state(a, b)
     assert ["position/epoch", "position/phase", "position/step"] == [each.where for each in found]
     assert {"position"} == {each.area for each in found}
@@ -178,8 +178,8 @@ def measured(dtype, a, b):
     """The distance, about which both ways of computing it agree."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "numpy", None)
-        by_hand = distance(dtype, len(a), [(a, b)])
-    found = distance(dtype, len(a), [(a, b)])
+        by_hand = measure_distance(dtype, len(a), [(a, b)])
+    found = measure_distance(dtype, len(a), [(a, b)])
     assert by_hand == found, (dtype, bytes(a), bytes(b))
     return found
 
@@ -245,7 +245,7 @@ def test_what_was_not_looked_at_is_said(monkeypatch):
     """Without NumPy a huge leaf is looked at in part, and the answer says so."""
     monkeypatch.setitem(sys.modules, "numpy", None)
     monkeypatch.setattr(distances, "MOST_VALUES", 1)
-    found = distance("float32", 16, [(bytes(8), b"\x01" * 8)] * 2)
+    found = measure_distance("float32", 16, [(bytes(8), b"\x01" * 8)] * 2)
     assert (2, 4, 2) == (found.differing, found.of, found.looked_at)
     assert "only the first 2 were looked at" in str(found)
 

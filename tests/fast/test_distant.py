@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Last, Store, bulk, pages
-from holdfast.bulk import Extent as Pieces
+from holdfast.bulk import MemoryRun as Pieces
 from holdfast.run.tracked import digest_state
 from holdfast.state import codec, tree
-from holdfast.state.snapshot import Arena, Image, Snapshot
+from holdfast.state.snapshot import Arena, FileImage, Snapshot
 from holdfast.store import format
 from holdfast.torch import items, leaves, staging, stored
 from kept import Kept, bits, random_bits, raw
@@ -63,7 +63,7 @@ LAZY = {
 
 def all_parts(data, expected):
     """Every slice of it is that slice of the expected bytes, gathered when it is asked for."""
-    assert isinstance(data, pages.Distant)
+    assert isinstance(data, pages.DistantBytes)
     size = len(expected)
     assert size == data.nbytes
     assert expected == bytes(data)
@@ -151,12 +151,12 @@ def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
     name = data.draw(st.sampled_from(["float32", "bfloat16", "complex128"]))
     layout = data.draw(st.sampled_from(["channels_last", "transposed", "permuted", "every other", "a window"]))
     tensor = in_layout(layout, tensor_of(getattr(torch, name)))
-    view = items.data(tensor, items.Now())
+    view = items.tensor_data(tensor, items.DeviceMoments())
     expected = bytearray(raw(tensor))
     start = data.draw(st.integers(0, len(expected)))
     stop = data.draw(st.integers(start, len(expected)))
     new = bytearray(os.urandom(stop - start))
-    pages.put(view[start:stop], memoryview(new))
+    pages.copy_over(view[start:stop], memoryview(new))
     expected[start:stop] = new
     assert bytes(expected) == raw(tensor)
 
@@ -164,18 +164,18 @@ def test_what_is_put_into_a_part_is_there_and_nowhere_else(data):
 def test_an_array_takes_what_is_put_into_it():
     """As a tensor does."""
     array = np.zeros((3, 4), "int32").T
-    pages.put(codec.encode_leaf(array).data, memoryview(bytearray(np.arange(12, dtype="int32").tobytes())))
+    pages.copy_over(codec.encode_leaf(array).data, memoryview(bytearray(np.arange(12, dtype="int32").tobytes())))
     assert array.reshape(-1).tolist() == list(range(12))
 
 
 def test_two_threads_may_have_the_two_halves_of_an_item():
     """Neither takes the other's away."""
     tensor = torch.zeros(64, 64, dtype=torch.float64).t()
-    view, new = items.data(tensor, items.Now()), bytearray(os.urandom(8 * 64 * 64))
+    view, new = items.tensor_data(tensor, items.DeviceMoments()), bytearray(os.urandom(8 * 64 * 64))
 
     def fill(first):
         for start in range(first * 5, len(new), 15):
-            pages.put(view[start : start + 5], memoryview(new)[start : start + 5])
+            pages.copy_over(view[start : start + 5], memoryview(new)[start : start + 5])
 
     threads = [threading.Thread(target=fill, args=(first,)) for first in range(3)]
     for thread in threads:
@@ -193,15 +193,15 @@ def test_samples_digests_and_comparisons_are_those_of_the_bytes(monkeypatch):
     monkeypatch.setattr(pages, "PIECE_BYTES", 104)
     tensor = in_layout("channels_last", tensor_of(torch.float32))
     data, plain = codec.encode_leaf(tensor).data, memoryview(bytearray(raw(tensor)))
-    assert pages.sample(plain) == pages.sample(data)
+    assert pages.sample_bytes(plain) == pages.sample_bytes(data)
     assert format.digest(plain) == format.digest(data)
-    assert max(piece.nbytes for piece in pages.pieces(data)) == 104
-    assert pages.same(data, plain)
-    assert pages.same(plain, data)
+    assert max(piece.nbytes for piece in pages.byte_pieces(data)) == 104
+    assert pages.is_equal(data, plain)
+    assert pages.is_equal(plain, data)
     for place in (0, 103, 104, 777, len(plain) - 1):
         plain[place] ^= 1
-        assert not pages.same(data, plain)
-        assert not pages.same(plain, data)
+        assert not pages.is_equal(data, plain)
+        assert not pages.is_equal(plain, data)
         plain[place] ^= 1
 
 
@@ -226,7 +226,7 @@ def test_a_file_of_distant_leaves_is_their_bytes_and_the_digests_are_theirs(tmp_
         expected = [bytes(run.data) for run in runs]
         digests = bulk.write(tmp_path / "file", runs, sum(map(len, expected)), xxhash.xxh3_128)
     finally:
-        bulk.release()
+        bulk.release_chunks()
         bulk.CHUNK_BYTES, bulk.DIRECT_BYTES = before
     assert b"".join(expected) == (tmp_path / "file").read_bytes()
     assert [xxhash.xxh3_128(each).hexdigest() for each in expected] == digests
@@ -287,7 +287,7 @@ def test_large_leaves_are_shared_out_among_threads(monkeypatch):
     }
     for threads in (1, 2, 3):
         monkeypatch.setattr("holdfast.state.snapshot.COPY_THREADS", threads)
-        taken = Snapshot(Arena(), [Image(b"lead", list(blocks))], blocks)
+        taken = Snapshot(Arena(), [FileImage(b"lead", list(blocks))], blocks)
         taken.copy()
         expected = {key: bytes(block.data) for key, block in blocks.items()}
         assert expected == {key: bytes(block.data) for key, block in taken.blocks.items()}, threads
@@ -380,21 +380,21 @@ def cuda(request, monkeypatch):
             fake.late.append(lambda: target.copy_(source.resolve_conj().resolve_neg()))
             return wait
 
-        return pages.Distant(
+        return pages.DistantBytes(
             items.TensorItems(tensor, later), tensor.nbytes, pin=lambda memory: staging.pin(memory, tensor.device)
         )
 
-    monkeypatch.setattr(leaves, "data", data)
+    monkeypatch.setattr(leaves, "tensor_data", data)
     return fake
 
 
 def described(tensor, now):
     """Its bytes as leaves.py sees them, by way of the fake device where there is one."""
-    return vars(leaves)["data"](tensor, now)
+    return vars(leaves)["tensor_data"](tensor, now)
 
 
 def device_blocks():
-    now = items.Now()
+    now = items.DeviceMoments()
     tensors = {
         "weight": in_layout("channels_last", tensor_of(torch.float32)),
         "plain": torch.randn(1000),
@@ -413,7 +413,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     """Every copy is begun, after what was under way, before one is waited for; refused memory works as well."""
     blocks, expected = device_blocks()
     arena = Arena()
-    snapshot = Snapshot(arena, [Image(b"", list(blocks))], blocks)
+    snapshot = Snapshot(arena, [FileImage(b"", list(blocks))], blocks)
     snapshot.copy()
     assert expected == {key: bytes(block.data) for key, block in snapshot.blocks.items()}
     assert cuda.log[0] == "event"
@@ -422,7 +422,7 @@ def test_a_snapshot_of_a_device_is_there_when_it_returns(cuda):
     begun = [line for line in cuda.log[1:] if line not in asked]
     assert ["wait for event", "copy"] * 4 + ["synchronize"] == begun
     assert bool(cuda.pinned) == (not cuda.refuses)
-    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
+    Snapshot(arena, [FileImage(b"", list(blocks))], blocks).copy()
     assert len([line for line in cuda.log if line.startswith("on ")]) == 1
     arena.release()
     assert cuda.pinned == {}
@@ -432,11 +432,11 @@ def test_memory_that_is_warmed_is_pinned_beside_the_loop(cuda):
     """After it was touched, and given back before it goes; a larger one is pinned anew."""
     blocks, _ = device_blocks()
     arena = Arena()
-    arena.warm(1 << 20, next(iter(blocks.values())).data.pin)
-    while arena.warming:
+    arena.warm_up(1 << 20, next(iter(blocks.values())).data.pin)
+    while arena.is_warming:
         pass
     assert [arena.size_bytes] == list(cuda.pinned.values())
-    arena.room(4 << 20, next(iter(blocks.values())).data.pin)
+    arena.reserve(4 << 20, next(iter(blocks.values())).data.pin)
     assert [arena.size_bytes] == list(cuda.pinned.values())
     arena.release()
     assert cuda.pinned == {}
@@ -449,7 +449,7 @@ def test_without_another_thread_memory_is_pinned_and_unpinned_in_this_one(cuda, 
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    memory = pages.pages(1 << 20)
+    memory = pages.allocate_pages(1 << 20)
     unpin = staging.pin(memory, torch.device("cpu"))
     assert [memory.nbytes] == list(cuda.pinned.values())
     assert unpin is not None
@@ -461,7 +461,7 @@ def test_a_forked_child_unpins_nothing(cuda):
     """CUDA is not there in a child."""
     blocks, _ = device_blocks()
     arena = Arena()
-    Snapshot(arena, [Image(b"", list(blocks))], blocks).copy()
+    Snapshot(arena, [FileImage(b"", list(blocks))], blocks).copy()
 
     def law():
         arena.release()
@@ -478,10 +478,10 @@ def test_a_copy_that_fails_waits_for_those_that_were_begun(cuda):
     def refuse(start, target):
         raise MemoryError("the device is full")
 
-    bad = pages.Distant(SimpleNamespace(itemsize=1, gather=refuse), 100)
+    bad = pages.DistantBytes(SimpleNamespace(itemsize=1, gather=refuse), 100)
     blocks["bad"] = codec.Block("torch", "uint8", (100,), bad, {})
     with pytest.raises(MemoryError):
-        Snapshot(Arena(), [Image(b"", list(blocks))], blocks).copy()
+        Snapshot(Arena(), [FileImage(b"", list(blocks))], blocks).copy()
     assert cuda.log[-1] == "synchronize"
     assert cuda.late == []
 
@@ -496,7 +496,7 @@ def test_a_leaf_that_fails_in_the_middle_waits_for_its_first_parts():
             raise torch.OutOfMemoryError
         return lambda: asked.append("waited for")
 
-    data = pages.Distant(items.TensorItems(in_layout("a window", tensor_of(torch.float32)), copied), 400)
+    data = pages.DistantBytes(items.TensorItems(in_layout("a window", tensor_of(torch.float32)), copied), 400)
     with pytest.raises(torch.OutOfMemoryError):
         data[4:].gather(memoryview(bytearray(396)))
     assert ["begun", "failed", "waited for"] == asked
@@ -507,7 +507,7 @@ def test_a_restore_onto_a_device_goes_by_way_of_pieces(cuda):
     tensor = in_layout("channels_last", tensor_of(torch.float32))
     kept = Kept("w", codec.Block("torch", "float32", tuple(tensor.shape), memoryview(raw(tensor)), {}))
     live = torch.zeros_like(tensor)
-    pages.put(described(live, items.Now()), memoryview(bytearray(kept.data)))
+    pages.copy_over(described(live, items.DeviceMoments()), memoryview(bytearray(kept.data)))
     assert raw(tensor) == raw(live)
     assert ["event", "wait for event", "copy", "synchronize"] == cuda.log
 
@@ -518,6 +518,6 @@ def test_what_no_leaf_adapter_can_write_to_is_filled_by_way_of_a_copy():
         expected = torch.randn(live.shape, dtype=torch.complex64)
         kept = Kept("w", codec.encode_leaf(expected))
         filling = stored.TensorRestore()
-        filling.into(live, kept)
-        filling.run()
+        filling.read_into(live, kept)
+        filling.read_all()
         assert torch.equal(expected, live)

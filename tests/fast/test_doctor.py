@@ -317,6 +317,8 @@ def test_the_journal_that_is_measured_is_the_last_attempts_that_saved(place):
     history = place / "runs/y/history"
     history.mkdir(parents=True)
     for attempt, took in ((1, [99.0]), (2, [3.0, 4.0, 2.0]), (3, [])):
-        lines = journal.lines([{"event": "saved", "step": 1, "save_s": each} for each in took] or [{"event": "begin"}])
+        lines = journal.encode_events(
+            [{"event": "saved", "step": 1, "save_s": each} for each in took] or [{"event": "begin"}]
+        )
         (history / f"attempt-{attempt}.jsonl").write_bytes(lines)
     assert "your save takes 4 s" == asked("runs/y")[0]["saves"][1]

@@ -15,7 +15,7 @@ from test_tree import Pair, Settings
 
 from holdfast.errors import Mismatch
 from holdfast.state.captured import MUTABLE
-from holdfast.state.fill import Fill
+from holdfast.state.fill import InPlaceRestore
 from kept import bits
 from kept import stored_of as stored_with
 
@@ -62,9 +62,9 @@ stored_of = partial(stored_with, types=[Pair, Settings])
 
 
 def filled(live, stored):
-    fill = Fill()
+    fill = InPlaceRestore()
     put = fill.plan("", live, stored)
-    fill.read()
+    fill.read_leaves()
     return put()
 
 
@@ -183,7 +183,7 @@ def test_a_live_deque_keeps_its_bound():
     filled([live], [deque([1, 2, 3], maxlen=9)])
     assert deque([1, 2, 3], maxlen=3) == live
     assert 3 == live.maxlen
-    fill = Fill()
+    fill = InPlaceRestore()
     fill.plan("queue", live, deque([1, 2, 3, 4]))
     assert ["queue: 4 items in the checkpoint, a deque with maxlen=3 here"] == fill.misfits
     assert 3 == len(live)
@@ -211,7 +211,7 @@ def test_generators_go_on_in_the_same_object():
 def test_a_long_list_of_numbers_is_filled_at_once():
     """A million numbers make no million plans."""
     live, numbers = [], list(range(10**6))
-    fill = Fill()
+    fill = InPlaceRestore()
     put = fill.plan("", live, numbers)
     assert put() is live
     assert numbers == live

@@ -16,7 +16,7 @@ from faults import FULL, door
 from holdfast import Store, pages, threads
 from holdfast.state import snapshot
 from holdfast.state.codec import Block
-from holdfast.state.filling import Filling
+from holdfast.state.copy_progress import CopyProgress
 from stores import steps
 from toy import events
 
@@ -39,7 +39,7 @@ def _small(monkeypatch):
 def reached(filling, place):
     """Whether a thread that waits for what is before `place` goes on."""
     found = []
-    thread = threading.Thread(target=lambda: found.append(filling.wait(place)))
+    thread = threading.Thread(target=lambda: found.append(filling.wait_until(place)))
     thread.start()
     thread.join(0.05)
     return thread, found
@@ -47,20 +47,20 @@ def reached(filling, place):
 
 def test_what_is_there_is_what_lies_before_the_first_portion_that_is_not():
     """A later portion may be copied before; the last byte waits for the word that all of it is there."""
-    filling = Filling(100, [0, 10, 40])
+    filling = CopyProgress(100, [0, 10, 40])
     thread, found = reached(filling, 11)
-    filling.fill(1)
+    filling.report_copied(1)
     assert thread.is_alive()
-    filling.fill(0)
+    filling.report_copied(0)
     thread.join(WAIT_S)
     assert [True] == found
-    assert filling.wait(40)
+    assert filling.wait_until(40)
     next_one, found = reached(filling, 41)
     assert next_one.is_alive()
-    filling.fill(2)
+    filling.report_copied(2)
     next_one.join(WAIT_S)
     assert [True] == found
-    assert filling.wait(99)
+    assert filling.wait_until(99)
     last, found = reached(filling, 100)
     assert last.is_alive()
     filling.end(whole=True)
@@ -70,17 +70,17 @@ def test_what_is_there_is_what_lies_before_the_first_portion_that_is_not():
 
 def test_the_first_word_that_nothing_more_comes_counts():
     """A copy that was given up is never whole, whatever its threads, and others, still say; who waits hears at once."""
-    filling = Filling(100, [0])
+    filling = CopyProgress(100, [0])
     thread, found = reached(filling, 50)
     filling.end(whole=False)
     thread.join(WAIT_S)
-    filling.fill(0)
+    filling.report_copied(0)
     filling.end(whole=True)
-    assert [False, False, False] == [*found, filling.wait(50), filling.wait(100)]
-    filling = Filling(100, [0])
+    assert [False, False, False] == [*found, filling.wait_until(50), filling.wait_until(100)]
+    filling = CopyProgress(100, [0])
     filling.end(whole=True)
     filling.end(whole=False)
-    assert filling.wait(100)
+    assert filling.wait_until(100)
 
 
 # Beside the loop -----------------------------------------------------------------------------------------------
@@ -210,17 +210,17 @@ def test_ctrl_c_that_python_calls_a_runtime_error_is_no_lack_of_threads(tmp_path
 def test_ctrl_c_as_the_last_word_is_said_keeps_nobody_waiting(monkeypatch):
     """What is not said is not true: the copy is given up with the save."""
     block = Block("array", "uint8", (LEAF,), memoryview(bytearray(b"x" * LEAF)), {})
-    copy = snapshot.Snapshot(snapshot.Arena(), [snapshot.Image(b"lead", ["w"])], {"w": block})
-    real = Filling.end
+    copy = snapshot.Snapshot(snapshot.Arena(), [snapshot.FileImage(b"lead", ["w"])], {"w": block})
+    real = CopyProgress.end
 
     def interrupted(*_, **__):
-        monkeypatch.setattr(Filling, "end", real)
+        monkeypatch.setattr(CopyProgress, "end", real)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Filling, "end", interrupted)
+    monkeypatch.setattr(CopyProgress, "end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         copy.copy()
-    copy.give_up()
+    copy.abandon()
     found = []
     waiting = threading.Thread(target=lambda: found.append(copy.wait_for_all()), daemon=True)
     waiting.start()

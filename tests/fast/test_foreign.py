@@ -21,7 +21,7 @@ import foreign_corpus as corpus
 from holdfast import disk
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table, trees
-from holdfast.foreign.checkpoint import find
+from holdfast.foreign.checkpoint import find_checkpoints
 from holdfast.store.store import Store
 from stores import invoke
 from unread import unreadable
@@ -179,7 +179,7 @@ def test_shards_of_two_models_without_an_index_are_told_and_never_one_model(orig
     assert (4, [True]) == (code, [told in each for each in problems])
     assert told in done("show", made)
     assert told in done("ls", tmp_path)
-    assert not [each for each in find(made).select().leaves() if each.startswith("model/")]
+    assert not [each for each in find_checkpoints(made).select().leaves() if each.startswith("model/")]
     assert 4 == invoke("export", made, "-o", tmp_path / "w.npz").exit_code
     assert 0 == invoke("show", made / "other-00001-of-00001.safetensors").exit_code
     (made / "other-00001-of-00001.safetensors").unlink()

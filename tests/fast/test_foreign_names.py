@@ -10,7 +10,7 @@ import pytest
 from holdfast import Run
 from holdfast.errors import UsageError
 from holdfast.trainers import names
-from holdfast.trainers.names import ForeignName, require, unlike
+from holdfast.trainers.names import ForeignName, require, why_not_wrapped
 from holdfast.trainers.training import RunOptions
 from sample import drawn
 
@@ -35,7 +35,9 @@ def module(monkeypatch):
     return made
 
 
-ADVANCE = ForeignName("made_up:Engine.advance", ("self", "batch", "index"), frozenset({names.digest(Engine.advance)}))
+ADVANCE = ForeignName(
+    "made_up:Engine.advance", ("self", "batch", "index"), frozenset({names.source_digest(Engine.advance)})
+)
 
 
 def test_a_known_name_is_accepted(module):
@@ -95,11 +97,11 @@ def test_comments_docstrings_and_layout_are_no_change_of_a_source():
                 index,
             )
 
-    assert names.digest(Twin.advance) == names.digest(Engine.advance)
+    assert names.source_digest(Twin.advance) == names.source_digest(Engine.advance)
 
 
 def test_a_wrapped_function_counts_as_itself(module):
-    assert unlike(ForeignName("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
+    assert why_not_wrapped(ForeignName("made_up:Engine.done", ("self", "more"))) == "takes (self) and not (self, more)"
 
 
 def test_a_callback_takes_each_option_of_a_run():

@@ -17,15 +17,15 @@ import foreign_corpus as corpus
 from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import pickles, trees
 from holdfast.foreign.known import KNOWN
-from holdfast.foreign.pt import imports, no_storage
+from holdfast.foreign.pt import imported_names, refuse_storage
 from holdfast.foreign.trees import TreeBuilder
-from holdfast.state.nodes import plain, spelled
+from holdfast.state.nodes import format_node, to_json
 from holdfast.state.tree import flatten
 
 
 def described(data):
-    tree = TreeBuilder(Path("a pickle"), KNOWN, no_storage)
-    return tree.node(pickles.read(io.BytesIO(data), "a pickle")), tree.leaves
+    tree = TreeBuilder(Path("a pickle"), KNOWN, refuse_storage)
+    return tree.build_node(pickles.read(io.BytesIO(data), "a pickle")), tree.leaves
 
 
 SCALARS = (
@@ -50,7 +50,7 @@ VALUES = st.recursive(
 def test_a_pickle_of_plain_data_has_the_tree_of_its_value(value, protocol):
     """Whatever the protocol: the node is the one with which we save the value."""
     node, leaves = described(pickle.dumps(value, protocol))
-    assert repr(plain(flatten(value).tree)) == repr(plain(node))
+    assert repr(to_json(flatten(value).tree)) == repr(to_json(node))
     assert not leaves
 
 
@@ -84,17 +84,17 @@ def test_nothing_that_a_pickle_names_is_called_or_imported(tmp_path, protocol):
     node, _ = described(data)
     assert not harm.exists()
     assert not {name for name in {*sys.modules} - before if not name.startswith("encodings.")}  # of Python's own text
-    assert "posix.mkdir" in spelled(node)
-    assert str(harm) in spelled(node)
-    assert ["posix.mkdir", "print"] == imports(pickles.read(io.BytesIO(data), ""))["would import"]
+    assert "posix.mkdir" in format_node(node)
+    assert str(harm) in format_node(node)
+    assert ["posix.mkdir", "print"] == imported_names(pickles.read(io.BytesIO(data), ""))["would import"]
     pickle.loads(data)
     assert harm.exists()  # the pickle was one that does harm
 
 
 def test_a_module_that_exists_nowhere_is_named():
     """The opcode that names it in the oldest protocol, too."""
-    assert "no.such.module.Thing" in spelled(described(b"cno.such.module\nThing\n(S'a'\ntR.")[0])
-    assert "no.such.module.Thing" in spelled(described(b"(S'a'\nino.such.module\nThing\n.")[0])
+    assert "no.such.module.Thing" in format_node(described(b"cno.such.module\nThing\n(S'a'\ntR.")[0])
+    assert "no.such.module.Thing" in format_node(described(b"(S'a'\nino.such.module\nThing\n.")[0])
 
 
 def test_a_billion_laughs_are_refused(monkeypatch):
@@ -112,12 +112,12 @@ def test_nesting_without_end_is_refused():
 
 def test_what_contains_itself_is_shown_once():
     """A cycle ends where it begins."""
-    assert "what contains it" in spelled(described(corpus.itself())[0])
+    assert "what contains it" in format_node(described(corpus.itself())[0])
 
 
 def test_a_number_of_a_million_digits_is_not_printed():
     """Its length is."""
-    assert "bits" in spelled(described(pickle.dumps(1 << 4_000_000))[0])
+    assert "bits" in format_node(described(pickle.dumps(1 << 4_000_000))[0])
 
 
 @given(st.binary(max_size=200))

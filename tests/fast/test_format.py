@@ -31,7 +31,7 @@ from holdfast.state import codec, unflatten, values
 from holdfast.store import format, lineage, shards
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.signing import Signer, public_key
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from rank_threads import everywhere
 from signatures import key_pair
 
@@ -65,8 +65,8 @@ def write_golden(path: Path) -> None:
         patch.setattr(shards, "LINK_BYTES", 1000)
         store = Store(base / "run")
         for step in (5, 6):
-            store.save(golden_state(), step=step, facts=Facts(document={"by": "hand"}))
-        facts = Facts(
+            store.save(golden_state(), step=step, facts=ManifestFields(document={"by": "hand"}))
+        facts = ManifestFields(
             phase="end", epoch=1, metrics={"acc": 0.5, "bad": float("nan")}, note="golden", document={"by": "hand"}
         )
         store.save(golden_state(), step=7, facts=facts)
@@ -91,14 +91,14 @@ def adapted(step: int) -> dict[str, Any]:
 def write_golden_of_ranks(path: Path, signer: Signer | None = None) -> None:
     """As `write_golden`:
     each rank has taken files over, and what all have alike is divided by other measures than at first."""
-    facts = Facts(
+    facts = ManifestFields(
         phase="end", epoch=1, metrics={"acc": 0.5, "bad": float("nan")}, note="golden", document={"by": "hand"}
     )
 
     def work(ranks: Ranks) -> Path:
         store = CollectiveStore(base / "run", ranks=ranks, signer=signer)
         for step in (5, 6):
-            put(store, golden_of_rank(ranks.rank) | adapted(step), step, facts=Facts(document={}))
+            put(store, golden_of_rank(ranks.rank) | adapted(step), step, facts=ManifestFields(document={}))
         return put(store, golden_of_rank(ranks.rank) | adapted(7), 7, facts=facts).path
 
     with scratched("golden") as base, pytest.MonkeyPatch.context() as patch:
@@ -527,11 +527,15 @@ def test_any_bytes_are_damage(data):
 @given(step=st.integers(0, 10**18 - 1), phase=st.sampled_from(format.PHASES))
 def test_names_sort_as_the_run_went(step, phase):
     """A name is read back as it was written, and no other text is a name."""
-    name = format.Name(step, phase)
+    name = format.CheckpointName(step, phase)
     assert format.parse_name(str(name)) == name
     assert format.parse_name(f"{name}x") is None
     assert format.parse_name(str(name).replace("step-", "step-0")) is None or step >= 10**9
-    assert str(format.Name(step, "step")) < str(format.Name(step, "end")) < str(format.Name(10**18 - 1, "end")) + "~"
+    assert (
+        str(format.CheckpointName(step, "step"))
+        < str(format.CheckpointName(step, "end"))
+        < str(format.CheckpointName(10**18 - 1, "end")) + "~"
+    )
 
 
 if __name__ == "__main__":

@@ -150,9 +150,17 @@ def test_a_run_of_version_6_goes_on(tmp_path):
 
 
 def write() -> None:
-    neutral = {**owner.me(), "host": "host", "machine": "", "hardware": "", "boot": "", "user": "user", "job": None}
+    neutral = {
+        **owner.describe_this_process(),
+        "host": "host",
+        "machine": "",
+        "hardware": "",
+        "boot": "",
+        "user": "user",
+        "job": None,
+    }
     with pytest.MonkeyPatch.context() as patch, suppress(Enough):
-        patch.setattr(owner, "me", lambda: neutral)
+        patch.setattr(owner, "describe_this_process", lambda: neutral)
         patch.setattr(platform, "node", lambda: "host")
         patch.setattr(sys, "argv", ["train.py"])
         shutil.rmtree(GOLDEN, ignore_errors=True)

@@ -10,7 +10,7 @@ import torch
 
 import kept
 from holdfast import Every, Last, Run, Store
-from holdfast.pages import PIECE_BYTES, Distant, address, pages
+from holdfast.pages import PIECE_BYTES, DistantBytes, address, allocate_pages
 from holdfast.state import codec
 from holdfast.state.snapshot import Arena
 from holdfast.torch import items, staging, stored
@@ -152,7 +152,7 @@ def test_the_arena_is_pinned_and_given_back(tmp_path):
 
 def test_memory_that_cannot_be_pinned_is_no_error():
     """It is already; CUDA's own error is gone with the thread that met it, and the next kernel runs."""
-    device, memory = devices()[0], pages(1 << 20)
+    device, memory = devices()[0], allocate_pages(1 << 20)
     unpin = staging.pin(memory, device)
     assert staging.pin(memory, device) is None
     assert torch.ones(4, device=device).sum().item() == 4
@@ -182,8 +182,8 @@ def test_neither_a_save_nor_a_restore_holds_the_state_on_the_host(tmp_path, chan
         else:
             live.zero_()
             filling = stored.TensorRestore()
-            filling.into(live, store.latest().handles()["w"])
-            filling.run()
+            filling.read_into(live, store.latest().handles()["w"])
+            filling.read_all()
         assert peak_bytes() - before <= 64 << 20
         assert torch.cuda.max_memory_allocated() - before_device <= 8 * PIECE_BYTES
     assert torch.equal(expected, live)
@@ -199,8 +199,8 @@ def test_a_restore_comes_after_what_was_under_way():
         torch.cuda._sleep(BUSY_CYCLES)
         live.fill_(1)
         filling = stored.TensorRestore()
-        filling.into(live, Kept("w", codec.encode_leaf(expected)))
-        filling.run()
+        filling.read_into(live, Kept("w", codec.encode_leaf(expected)))
+        filling.read_all()
     assert torch.equal(expected, live.cpu())
 
 
@@ -251,5 +251,5 @@ def test_leaves_on_a_device_are_distant():
     """Nothing of them is copied before somebody asks for it."""
     torch.cuda.synchronize()
     block = codec.encode_leaf(torch.ones(1 << 20, device="cuda"))
-    assert isinstance(block.data, Distant)
+    assert isinstance(block.data, DistantBytes)
     assert block.attrs["device"] == "cuda:0"

@@ -31,7 +31,7 @@ def test_a_group_that_works_on_a_gpu_reduces_there():
     distributed.init_process_group("nccl", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         metrics = MetricsTracker().update({"a": 1}).update({"b": torch.tensor(3.0, device="cuda")}, weight=2)
-        found = metrics._over_ranks()
+        found = metrics._reduce_over_ranks()
         assert {name: each.value for name, each in found.items()} == {"a": 1.0, "b": 3.0}
     finally:
         distributed.destroy_process_group()

@@ -5,10 +5,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.interval import Mark, due, must_stop
+from holdfast.interval import SafePointMark, must_stop, save_is_due
 from holdfast.rules import Every
 
-START = Mark(step=0, epoch=0, seconds=0.0, at_end=False)
+START = SafePointMark(step=0, epoch=0, seconds=0.0, at_end=False)
 
 
 def safe_points(epochs, steps_per_epoch, step_s=1.0):
@@ -17,15 +17,15 @@ def safe_points(epochs, steps_per_epoch, step_s=1.0):
     for epoch in range(epochs):
         for _ in range(steps_per_epoch):
             step, seconds = step + 1, seconds + step_s
-            yield Mark(step, epoch, seconds, at_end=False)
-        yield Mark(step, epoch, seconds, at_end=True)
+            yield SafePointMark(step, epoch, seconds, at_end=False)
+        yield SafePointMark(step, epoch, seconds, at_end=True)
 
 
 def saves(every, marks, forced=()):
     """Where a run saves that asks `due` at each of `marks`, and saves at the `forced` ones besides."""
     last, found = START, []
     for mark in marks:
-        is_due = due(every, last=last, now=mark)
+        is_due = save_is_due(every, last=last, now=mark)
         if is_due:
             found.append(mark)
         if is_due or mark in forced:
@@ -69,8 +69,8 @@ def test_every_few_minutes_waits_that_long_since_the_last_save(minutes, step_s):
 
 def test_a_multiple_that_was_jumped_over_is_due_at_the_next_safe_point():
     """With accumulated groups or steps of another size, the first safe point past a multiple saves."""
-    assert due(Every(steps=10), last=START._replace(step=9), now=START._replace(step=12))
-    assert not due(Every(steps=10), last=START._replace(step=12), now=START._replace(step=19))
+    assert save_is_due(Every(steps=10), last=START._replace(step=9), now=START._replace(step=12))
+    assert not save_is_due(Every(steps=10), last=START._replace(step=12), now=START._replace(step=19))
 
 
 @given(st.floats(0, 1e4), st.floats(0, 1e3), st.floats(0, 1e3))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import journal
-from holdfast.journal import Lines, Log
+from holdfast.journal import JournalLines, Log
 
 
 def some_lines(dice):
@@ -34,7 +34,7 @@ def test_what_is_parsed_when_it_is_asked_for_is_what_a_whole_parse_finds(tmp_pat
     for _ in range(300):
         path.write_bytes(some_lines(dice))
         expected = journal.read(path)
-        lines = Lines(path)
+        lines = JournalLines(path)
         log, plain = Log(1, path, lines), Log(1, path, expected)
         questions = [
             lambda each: [*each.events],
@@ -57,7 +57,7 @@ def test_a_journal_that_moves_to_the_history_before_it_is_read_is_found_there(tm
     for name in ("attempts/1", "history"):
         (tmp_path / name).mkdir(parents=True)
     place = tmp_path / "attempts" / "1" / "attempt-1.jsonl"
-    place.write_bytes(journal.lines([{"event": "begin"}]))
+    place.write_bytes(journal.encode_events([{"event": "begin"}]))
     (log,) = journal.logs(tmp_path)
     place.rename(tmp_path / "history" / place.name)
     assert ["begin"] == [event["event"] for event in log.events]
@@ -68,8 +68,8 @@ def test_what_was_saved_and_not_taken_away_is_named():
     saved = [{"event": "saved", "checkpoint": name} for name in ("a", "b", "c", "d")]
     pruned, aside = {"event": "pruned", "names": ["a", "c"]}, {"event": "quarantined", "name": "b", "why": "damaged"}
     first, second = Log(1, Path("1"), [*saved, pruned]), Log(2, Path("2"), [{"event": "begin"}, aside, saved[0]])
-    assert ["d", "a"] == journal.unaccounted([first, second])
-    assert [] == journal.unaccounted([Log(1, Path("1"), [{"event": "begin"}, *saved[:1], pruned])])
+    assert ["d", "a"] == journal.unaccounted_checkpoints([first, second])
+    assert [] == journal.unaccounted_checkpoints([Log(1, Path("1"), [{"event": "begin"}, *saved[:1], pruned])])
 
 
 def test_with_the_oldest_msgspec_that_is_accepted_a_torn_line_is_dropped():

@@ -13,7 +13,7 @@ from holdfast import Best, Last, Run, journal, legible
 from holdfast.errors import UsageError
 from holdfast.legible import duration
 from holdfast.provenance import document
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from stores import invoke
 from toy import Toy
 
@@ -98,7 +98,7 @@ def test_an_object_that_cannot_be_shown_is_marked():
 
 def test_a_note_of_any_kind_is_kept_as_text(tmp_path):
     store = Store(tmp_path)
-    store.save({}, step=1, facts=Facts(note=Path("of/a/path")))
+    store.save({}, step=1, facts=ManifestFields(note=Path("of/a/path")))
     assert "of/a/path" == Store(tmp_path).latest().head.note
 
 

@@ -135,7 +135,7 @@ def test_it_knows_what_saves_of_the_scripts_own_run_took():
     """`holdfast run --run DIR` says where to look; --run says it otherwise."""
     history = Path("runs/x/history")
     history.mkdir(parents=True)
-    (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
+    (history / "attempt-1.jsonl").write_bytes(journal.encode_events([{"event": "saved", "step": 1, "save_s": 400.0}]))
     Path("job.sh").write_text(CLEAN)
     assert 0 == lint("job.sh").exit_code
     assert "write --signal=B:USR1@631" in lint("job.sh", "--run", "runs/x").stdout

@@ -85,7 +85,7 @@ def test_a_line_written_twice_is_read_once(tmp_path):
     path = tmp_path / "attempt-1.jsonl"
     path.write_bytes(b"")
     found = [{"event": "metrics", "time": 1.0, "step": n, "values": {}} for n in range(3)]
-    data = journal.lines(found)
+    data = journal.encode_events(found)
     path.write_bytes(data[: len(data) - 10] + data)
     assert found == journal.read(path)
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from holdfast.mirror.lineage import HERE, HeldCheckpoint, compute_lineage, merge_origins
 from holdfast.mirror.records import ResumeOrigin
-from holdfast.store.format import Name
+from holdfast.store.format import CheckpointName
 
 
 def name(step):
-    return str(Name(step))
+    return str(CheckpointName(step))
 
 
 def held(place, attempt, *steps):
@@ -39,7 +39,7 @@ def test_a_start_afresh_leaves_everything_older_behind():
 
 
 def test_the_end_of_an_epoch_is_newer_than_its_last_step():
-    end = HeldCheckpoint(0, 1, str(Name(10, "end")), "x")
+    end = HeldCheckpoint(0, 1, str(CheckpointName(10, "end")), "x")
     assert [each.name for each in compute_lineage({1: ResumeOrigin(None)}, [end, *held(0, 1, 10)])] == [
         end.name,
         name(10),

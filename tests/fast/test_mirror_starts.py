@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import journal
 from holdfast.errors import DiskError, StoreError, UsageError
-from holdfast.inspect.mirrors import of_run
+from holdfast.inspect.mirrors import mirrors_of_run
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.run import mirror_start
 from mirrored import changed_worker, claim, look, names_at, vanished
@@ -118,7 +118,7 @@ def test_half_copies_of_attempts_that_are_gone_are_removed(tmp_path):
             pass
     assert [(2, "step-000000003"), (7, "step-000000003")] == [(each.attempt, each.name) for each in look(place).rests]
     assert {"step-000000002", "step-000000004"} <= {*names_at(place)}
-    (facts,) = of_run(journal.logs(tmp_path / "run"))
+    (facts,) = mirrors_of_run(journal.logs(tmp_path / "run"))
     assert names_at(place) == facts.checkpoints
 
 

@@ -74,7 +74,7 @@ def test_only_plain_files_open(tmp_path):
     """Everything else is told apart, and not waited for."""
     for odd, make in {**ODD, "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600)}.items():
         make(tmp_path / odd)
-        for read in (disk.open_plain, disk.sync_file, disk.forget_cached):
+        for read in (disk.open_plain, disk.sync_file, disk.drop_cached):
             with pytest.raises(disk.NotPlain):
                 read(tmp_path / odd)
 

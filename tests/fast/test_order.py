@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from holdfast.data import Sampler, Shuffle, order
-from holdfast.data.order import CHUNK, FIRST, LONGEST, SMALL, VERSION, key
+from holdfast.data.order import CHUNK, FIRST, LONGEST, SMALL, VERSION, derive_key
 from holdfast.errors import Mismatch
 
 LENGTHS = [0, 1, 2, SMALL - 1, SMALL, SMALL + 1, 511, 512, 513, 4096]
@@ -26,7 +26,7 @@ def test_the_values_are_fixed_for_ever():
     assert Shuffle(1_281_167, 2**70, 89)[:6] == [478201, 1137208, 840063, 731963, 1261770, 1058872]
     assert Shuffle(10**10, 1)[10**9 : 10**9 + 3] == [7122825696, 936326557, 1108372353]
     assert Shuffle(2**63, 1)[:3] == [7365040665616829886, 7318167573609159002, 6747923741339641141]
-    assert key("sample", 1, 2, 3) == 17014339515200596840
+    assert derive_key("sample", 1, 2, 3) == 17014339515200596840
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2**40])
@@ -127,8 +127,8 @@ def test_lengths_seeds_and_epochs_differ():
 
 def test_a_resume_at_a_billion_computes_a_thousand_places(monkeypatch):
     """Nothing before the place is computed, little after it, and hardly any memory is taken."""
-    mix, computed = order._mix, []
-    monkeypatch.setattr(order, "_mix", lambda values, by: (computed.append(len(values)), mix(values, by)))
+    mix, computed = order._permute_array, []
+    monkeypatch.setattr(order, "_permute_array", lambda values, by: (computed.append(len(values)), mix(values, by)))
     tracemalloc.start()
     try:
         first = list(islice(Sampler(10**10, seed=1).indices(0, 10**9), 1000))

@@ -6,7 +6,7 @@ import stat
 import sys
 
 from holdfast import disk, modes
-from holdfast.store.attempt import join
+from holdfast.store.attempt import join_attempt
 from holdfast.store.store import Store
 from stores import flip, having, put
 from toy import Toy, events, new_run
@@ -33,7 +33,7 @@ def test_a_private_run_stays_private_in_every_process(tmp_path, monkeypatch):
         assert closed(tmp_path / "run")
         for act in (
             lambda: Store(tmp_path / "run").pin(1),
-            lambda: disk.make_dir(join(tmp_path / "run", 1, store.attempt.run).room / "of-a-rank"),
+            lambda: disk.make_dir(join_attempt(tmp_path / "run", 1, store.attempt.run).room / "of-a-rank"),
             lambda: put(Store(tmp_path / "run", take_over=True), 2),
             lambda: by_another_program(Store(tmp_path / "run", take_over=True)),
         ):
@@ -109,7 +109,7 @@ def test_a_file_costs_no_more_after_a_thousand_runs(tmp_path):
         seen = []
         sys.setprofile(lambda frame, event, argument: seen.append(event))
         try:
-            modes.own(tmp_path / "run" / "file", 0o666)
+            modes.creation_mode(tmp_path / "run" / "file", 0o666)
         finally:
             sys.setprofile(None)
         return len(seen)

@@ -11,7 +11,7 @@ import pytest
 from holdfast import channel as room
 from holdfast.errors import Damaged, NoSpace, RanksError
 from holdfast.ranks import ALONE, Ranks
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from rank_threads import Shared, everywhere, ranks
 
 WORLDS = [1, 2, 3, 8]
@@ -29,8 +29,8 @@ def test_each_verb_tells_whom_it_names(world):
         yield mine.announce("word", b"from 0" if mine.rank == 0 else b"ignored")
         yield mine.gather("x", own)
         yield mine.agree("x", own)
-        yield mine.collect("save", lambda: own, b"".join)
-        yield mine.lead("begin", lambda: done.append(mine.rank) or b"begun")
+        yield mine.run_on_all("save", lambda: own, b"".join)
+        yield mine.run_on_rank_0("begin", lambda: done.append(mine.rank) or b"begun")
 
     expected = [b"from 0", said, said, bytes(range(world)), b"begun"]
     assert [expected, *[[b"from 0", [], *expected[2:]]] * (world - 1)] == everywhere(world, lambda mine: [*work(mine)])
@@ -57,7 +57,7 @@ def test_who_waits_long_asks_seldom_and_hears_soon(monkeypatch, world, most_s, m
     now, times = [100.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(room, "time", clock)
-    for waited_s in room.looks(700.0, world):
+    for waited_s in room.poll_intervals(700.0, world):
         assert waited_s == pytest.approx(now[0] - 100.0)
         times.append(waited_s)
     assert [0.0, 600.0] == [times[0], pytest.approx(times[-1])]
@@ -73,12 +73,12 @@ def test_long_words_arrive_whole(monkeypatch):
     assert [[long, long]] * 2 == everywhere(2, lambda mine: mine.agree("long", long))
 
 
-@pytest.mark.parametrize("error", [NoSpace("full"), Damaged("bits"), ZeroDivisionError("mine"), Abandoned("known")])
+@pytest.mark.parametrize("error", [NoSpace("full"), Damaged("bits"), ZeroDivisionError("mine"), SaveAbandoned("known")])
 def test_what_fails_on_one_rank_fails_on_all(error):
     """There as it is; elsewhere as its kind, if that is one of ours or known, with the rank's number."""
 
     def work(mine):
-        with mine.together("save", known=(Abandoned,)):
+        with mine.together("save", known=(SaveAbandoned,)):
             if mine.rank == 1:
                 raise error
 
@@ -124,7 +124,7 @@ def test_words_do_not_pile_up():
 def test_a_twin_is_a_conversation_of_its_own():
     """Two threads of a rank may talk at once; the serial numbers of one are not the other's."""
     first, second = ranks(2)
-    aside = [each.twin("writer") for each in (first, second)]
+    aside = [each.for_thread("writer") for each in (first, second)]
     aside[0].announce("beside", b"1")
     first.announce("main", b"2")
     assert (b"2", b"1") == (second.announce("main"), aside[1].announce("beside"))
@@ -133,7 +133,7 @@ def test_a_twin_is_a_conversation_of_its_own():
 def test_alone_nothing_is_said():
     """One process agrees with itself, and its errors are its own."""
     assert (b"x", [b"x"], [b"x"]) == (ALONE.announce("t", b"x"), ALONE.gather("t", b"x"), ALONE.agree("t", b"x"))
-    assert ALONE.twin("writer") is ALONE
+    assert ALONE.for_thread("writer") is ALONE
     with pytest.raises(KeyError), ALONE.together("t"):
         raise KeyError
 
@@ -148,9 +148,9 @@ def test_work_that_fails_on_one_rank_fails_on_all(where):
     def work(mine):
         try:
             if where == "lead":
-                mine.lead("begin", fail)
+                mine.run_on_rank_0("begin", fail)
             failing = where == f"work on {mine.rank}"
-            mine.collect("save", fail if failing else bytes, fail if where == "then" else b"".join)
+            mine.run_on_all("save", fail if failing else bytes, fail if where == "then" else b"".join)
         except NoSpace as error:
             return str(error), mine.announce("next", b"goes on")
         return None
@@ -165,9 +165,9 @@ def test_of_two_failures_all_ranks_raise_one_kind():
 
     def work(mine):
         def fail():
-            raise [NoSpace("full"), Abandoned("no more"), OSError("mine")][mine.rank - 1]
+            raise [NoSpace("full"), SaveAbandoned("no more"), OSError("mine")][mine.rank - 1]
 
-        return mine.collect("save", fail if mine.rank else bytes, known=(Abandoned,))
+        return mine.run_on_all("save", fail if mine.rank else bytes, known=(SaveAbandoned,))
 
     assert [NoSpace] * 4 == [type(error) for error in everywhere(4, work)]
 

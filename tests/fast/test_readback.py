@@ -19,7 +19,7 @@ from holdfast.rules import Last, Whole
 from holdfast.run import readback
 from holdfast.store import reading
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from rank_threads import everywhere
 from stores import flip, steps
 from toy import events, new_run
@@ -194,9 +194,9 @@ def test_a_read_that_gives_way_does_so_at_the_next_piece_and_counts_for_nothing(
     def fifth():
         pieces.append(None)
         if len(pieces) == 5:
-            raise Abandoned
+            raise SaveAbandoned
 
-    with pytest.raises(Abandoned):
+    with pytest.raises(SaveAbandoned):
         store.read_back_early(store.unread(), fifth)
     assert 5 == len(pieces)
     assert store.unread()

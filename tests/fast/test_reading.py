@@ -21,7 +21,7 @@ import torch
 from faults import scratched
 from holdfast import disk
 from holdfast.errors import Damaged, NotFound
-from holdfast.pages import Distant, address
+from holdfast.pages import DistantBytes, address
 from holdfast.state import codec
 from holdfast.store import format, reading, source
 from holdfast.store.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ def memories(places: list[At]) -> list[memoryview]:
 
 def filled(places: list[At]) -> list[bytes]:
     targets = memories(places)
-    reading.fill(list(zip(places, targets, strict=True)))
+    reading.read_leaves(list(zip(places, targets, strict=True)))
     return [bytes(target) for target in targets]
 
 
@@ -84,7 +84,7 @@ def cool(path: Path) -> bool:
     """Drop its cached pages; whether that is possible here."""
     with open(path, "rb") as file:
         os.fdatasync(file)  # os.fsync does nothing here
-        disk.forget_cached(path)
+        disk.drop_cached(path)
         try:
             os.preadv(file.fileno(), [bytearray(1)], path.stat().st_size // 2, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -124,7 +124,9 @@ def refused_at_open(monkeypatch):
 
 
 def refused_at_read(monkeypatch):
-    monkeypatch.setattr(reading, "pages", lambda size: memoryview(bytearray(size + 1))[1:])  # at an odd address
+    monkeypatch.setattr(
+        reading, "allocate_pages", lambda size: memoryview(bytearray(size + 1))[1:]
+    )  # at an odd address
 
 
 WAYS = {"as it comes": lambda _: None, "no O_DIRECT": refused_at_open, "no O_DIRECT after all": refused_at_read}
@@ -149,7 +151,7 @@ def test_every_leaf_comes_into_its_memory(way, place, monkeypatch):
                 prepare(place / f"{kind} {seed}")
             assert [data for _, data in pairs] == filled([at for at, _ in pairs]), kind
             for cold in (False, True):
-                assert [] == list(reading.damaged([at for at, _ in pairs], cold=cold)), kind
+                assert [] == list(reading.find_damaged([at for at, _ in pairs], cold=cold)), kind
 
 
 @pytest.mark.usefixtures("_in_small_pieces")
@@ -163,14 +165,14 @@ def test_only_some_leaves_of_a_file_are_read(tmp_path):
 def test_what_is_cached_is_told_from_what_is_not(tmp_path):
     """By looking, not by reading."""
     places, _ = write(tmp_path / "a", [6 << 20])
-    file = source.Source(tmp_path / "a", cold=False, large=True)
-    assert not file.is_far(136, 6 << 20)
+    file = source.FileReader(tmp_path / "a", cold=False, large=True)
+    assert not file.is_uncached(136, 6 << 20)
     if not cool(tmp_path / "a"):
         pytest.skip("nothing is forgotten on this file system")
-    assert file.is_far(136, 6 << 20)
-    assert not file.is_far(136, 100)  # not worth it
+    assert file.is_uncached(136, 6 << 20)
+    assert not file.is_uncached(136, 100)  # not worth it
     filled(places)
-    assert file.is_far(136, 6 << 20)  # it came past the cache
+    assert file.is_uncached(136, 6 << 20)  # it came past the cache
     file.close()
 
 
@@ -179,13 +181,13 @@ def test_a_file_that_is_cached_in_part_is_judged_by_its_larger_part(tmp_path):
     write(tmp_path / "a", [8 << 20])
     if not cool(tmp_path / "a"):
         pytest.skip("nothing is forgotten on this file system")
-    file = source.Source(tmp_path / "a", cold=False, large=True)
+    file = source.FileReader(tmp_path / "a", cold=False, large=True)
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no page more than is read
     os.pread(file.descriptor, 6 << 20, 0)
-    assert not file.is_far(136, 8 << 20)
-    assert not file.is_far(0, 2 << 20)
-    assert file.is_far(6 << 20, 2 << 20)
-    assert file.is_far(11 << 19, 5 << 19)
+    assert not file.is_uncached(136, 8 << 20)
+    assert not file.is_uncached(0, 2 << 20)
+    assert file.is_uncached(6 << 20, 2 << 20)
+    assert file.is_uncached(11 << 19, 5 << 19)
     file.close()
 
 
@@ -194,8 +196,8 @@ def test_a_file_that_is_cached_in_part_is_judged_by_its_larger_part(tmp_path):
 def test_only_a_leaf_that_needs_more_than_a_piece_is_divided(lead, tmp_path):
     """Then few threads wait for another one's digest. Pieces follow each other, and their pages fit into a buffer."""
     places, _ = write(tmp_path / "a", SIZES["mixed"] * 3, lead)
-    leaves = [reading._Leaf(place, None) for place in places]
-    pieces = [*reading._pieces(leaves)]
+    leaves = [reading._LeafRead(place, None) for place in places]
+    pieces = [*reading._file_ranges(leaves)]
     ends = [piece.offset + piece.size for piece in pieces]
     assert (lead, sum(SIZES["mixed"]) * 3 + lead) == (pieces[0].offset, ends[-1])
     assert ends[:-1] == [piece.offset for piece in pieces[1:]]
@@ -211,7 +213,7 @@ def test_memory_of_another_size_is_refused(tmp_path):
     """Before anything is read."""
     places, _ = write(tmp_path / "a", [10])
     with pytest.raises(Damaged, match="10 bytes long, not 9"):
-        reading.fill([(places[0], memoryview(bytearray(9)))])
+        reading.read_leaves([(places[0], memoryview(bytearray(9)))])
 
 
 def test_a_little_is_read_without_a_thread(tmp_path, monkeypatch):
@@ -241,7 +243,7 @@ def test_nothing_stays_open(tmp_path):
     gc.collect()
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
     filled(places)
-    list(reading.damaged(places, cold=True))
+    list(reading.find_damaged(places, cold=True))
     spoil(places[2])
     with pytest.raises(Damaged):
         filled(places)
@@ -257,8 +259,8 @@ def test_more_files_than_may_be_open_are_read(tmp_path):
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
         "places = [At(path=pathlib.Path(p), offset=int(o), size_bytes=int(s), digest=d, key=k)"
         " for p, o, s, d, k in map(str.split, sys.stdin)];"
-        "reading.fill([(each, memoryview(bytearray(100))) for each in places]);"
-        "assert not list(reading.damaged(places, cold=True))"
+        "reading.read_leaves([(each, memoryview(bytearray(100))) for each in places]);"
+        "assert not list(reading.find_damaged(places, cold=True))"
     )
     text = "\n".join(" ".join(map(str, places[0])) for places, _ in files)
     subprocess.run([sys.executable, "-c", code], input=text, text=True, check=True)
@@ -281,7 +283,7 @@ def test_a_flipped_bit_is_damage_of_its_leaf_alone(way, place, monkeypatch):
             filled(places)
         assert str(raised.value) == f"{hurt.path}: bytes {hurt.offset}..{end}: leaf {hurt.key!r} changed since commit"
         for cold in (False, True):
-            assert [hurt] == list(reading.damaged(places, cold=cold))
+            assert [hurt] == list(reading.find_damaged(places, cold=cold))
         rest = [index for index in range(len(places)) if index != victim]
         assert [contents[index] for index in rest] == filled([places[index] for index in rest])
         spoil(hurt, at)
@@ -297,7 +299,7 @@ def test_damage_is_told_in_the_order_of_the_question(tmp_path):
     order = [*reversed(places)]
     expected = [each for each in order if each in hurt]
     for cold in (False, True):
-        assert expected == list(reading.damaged(order, cold=cold))
+        assert expected == list(reading.find_damaged(order, cold=cold))
     with pytest.raises(Damaged, match=f"leaf '{expected[0].key}'"):
         filled(order)
 
@@ -306,18 +308,18 @@ def test_damage_is_told_in_the_order_of_the_question(tmp_path):
 def test_what_the_medium_holds_is_no_damage(tmp_path, monkeypatch):
     """A mismatch is read again: only what differs twice has changed."""
     places, contents = write(tmp_path / "a", SIZES["mixed"])
-    real, wrong = reading._Leaf.check, []
+    real, wrong = reading._LeafRead.check, []
 
     def once_wrong(self, digest):
         real(self, "0" * 32 if self.stored.key in wrong and not wrong.clear() else digest)
 
-    monkeypatch.setattr(reading._Leaf, "check", once_wrong)
+    monkeypatch.setattr(reading._LeafRead, "check", once_wrong)
     for index in (0, 2, 6):
         wrong.append(places[index].key)
         assert contents == filled(places)
         assert wrong == []
         wrong.append(places[index].key)
-        assert [] == list(reading.damaged(places, cold=False))
+        assert [] == list(reading.find_damaged(places, cold=False))
         assert wrong == []
 
 
@@ -334,7 +336,7 @@ def test_a_file_that_was_cut_is_damage(way, place, monkeypatch):
         end, reached = gone[0].offset + gone[0].size_bytes, max(left, gone[0].offset)
         with pytest.raises(Damaged, match=f"a: ends at byte {reached}, {end - reached} before its time"):
             filled(places)
-        assert gone == list(reading.damaged(places, cold=False))
+        assert gone == list(reading.find_damaged(places, cold=False))
         assert [contents[index] for index in whole] == filled([places[index] for index in whole])
 
 
@@ -363,7 +365,7 @@ def test_a_missing_file_is_damage_and_a_missing_checkpoint_is_none(tmp_path):
 def test_an_interrupt_ends_the_reading_and_its_threads(tmp_path, monkeypatch):
     """Nobody writes into the memory any more when it is told."""
     places, _ = write(tmp_path / "a", SIZES["mixed"] * 5)
-    real, before, interrupted = source.Source.read, threading.active_count(), threading.Event()
+    real, before, interrupted = source.FileReader.read, threading.active_count(), threading.Event()
 
     def read(self, views, offset):
         if threading.current_thread() is threading.main_thread():
@@ -372,7 +374,7 @@ def test_an_interrupt_ends_the_reading_and_its_threads(tmp_path, monkeypatch):
         assert interrupted.wait(60)
         return real(self, views, offset)
 
-    monkeypatch.setattr(source.Source, "read", read)
+    monkeypatch.setattr(source.FileReader, "read", read)
     with pytest.raises(KeyboardInterrupt):
         filled(places)
     assert before == threading.active_count()
@@ -385,8 +387,8 @@ def test_an_error_of_the_disk_is_itself(tmp_path, monkeypatch):
     def read(self, views, offset):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(source.Source, "read", read)
-    monkeypatch.setattr(source.Source, "read_past", read)
+    monkeypatch.setattr(source.FileReader, "read", read)
+    monkeypatch.setattr(source.FileReader, "read_direct", read)
     with pytest.raises(OSError, match="Input/output"):
         filled(write(tmp_path / "a", SIZES["mixed"])[0])
 
@@ -407,7 +409,7 @@ def test_a_reading_that_is_ended_leaves_no_file_open(tmp_path):
     gc.disable()
     try:
         with pytest.raises(InterruptedError):
-            list(reading.damaged(places, cold=True, before_each=before_each))
+            list(reading.find_damaged(places, cold=True, before_each=before_each))
         assert [] == opened()
     finally:
         gc.enable()
@@ -479,19 +481,19 @@ def test_live_tensors_of_any_layout_are_filled_and_few_exist_twice(tmp_path, mon
         lambda: torch.zeros(10, 10, dtype=torch.complex64).conj().imag,
     ]
     live = {name: kinds[int(name) % 3]() for name in expected}
-    real, batches = codec.read_all, []
+    real, batches = codec.read_into_memory, []
 
     def read_all(wanted):
         places = {tensor.data_ptr() for tensor in live.values()}
-        batches.append(["distant" if isinstance(data, Distant) else address(data) in places for _, data in wanted])
+        batches.append(["distant" if isinstance(data, DistantBytes) else address(data) in places for _, data in wanted])
         real(wanted)
 
-    monkeypatch.setattr(stored, "read_all", read_all)
+    monkeypatch.setattr(stored, "read_into_memory", read_all)
     monkeypatch.setattr(stored, "AROUND_BYTES", 1000)
     filling, versions = stored.TensorRestore(), {name: tensor._version for name, tensor in live.items()}
     for name, handle in store.latest().handles().items():
-        filling.into(live[name], handle)
-    filling.run()
+        filling.read_into(live[name], handle)
+    filling.read_all()
     assert all(torch.equal(expected[name], tensor) for name, tensor in live.items())
     assert all(tensor._version > versions[name] for name, tensor in live.items())
     assert [[True, "distant"] * 3, [False] * 2, [False]] == batches
@@ -556,11 +558,11 @@ def test_what_lies_askew_is_read_instead(tmp_path):
     class Stored:
         key, kind, dtype, shape, attrs, size_bytes = "x", block.kind, block.dtype, block.shape, {}, 12
 
-    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
-    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+    assert codec.build_mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.build_mapped_leaf(Stored(), data[5:17]) is None
     Stored.kind = "numpy"
-    assert codec.mapped_leaf(Stored(), data[4:16]) is not None
-    assert codec.mapped_leaf(Stored(), data[5:17]) is None
+    assert codec.build_mapped_leaf(Stored(), data[4:16]) is not None
+    assert codec.build_mapped_leaf(Stored(), data[5:17]) is None
 
 
 @pytest.mark.usefixtures("_in_small_pieces")

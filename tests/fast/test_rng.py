@@ -101,9 +101,9 @@ def test_a_scope_is_a_function_of_its_seed_and_leaves_no_trace():
     rng.restore(state)
     inside = []
     for seed in (7, 8, 7, 2**70 + 7):
-        with rng.scope(seed):
+        with rng.seeded_scope(seed):
             inside.append(drawn())
-    with pytest.raises(ZeroDivisionError), rng.scope(7):
+    with pytest.raises(ZeroDivisionError), rng.seeded_scope(7):
         _ = drawn()[0] / 0
     assert inside[0] == inside[2] != inside[1]
     assert expected == drawn()

@@ -15,8 +15,8 @@ import holdfast
 from holdfast import Every, Run, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.state import captured, codec, fill, nodes, rows, tree
-from holdfast.state.captured import is_loose
-from holdfast.state.fill import whole
+from holdfast.state.captured import is_unshared
+from holdfast.state.fill import read_whole
 from stores import invoke
 from toy import Cut
 
@@ -122,7 +122,7 @@ def come_back(path, name, kind):
     store = Store(path)
     store.save(state, step=1)
     assert spelled(state) == spelled(store.load(types=[Step]))
-    assert spelled(state) == spelled(whole(store[1].handles(types=[Step])))
+    assert spelled(state) == spelled(read_whole(store[1].handles(types=[Step])))
     assert tree.types_in(state) == ({Step} if name in ("named tuples", "tensors") else set())
 
 
@@ -185,9 +185,9 @@ def test_an_array_that_others_hold_is_filled_and_no_other(tmp_path):
     with Run(tmp_path, {"it": [(board(at + 100), at) for at in range(COUNT)]}) as run:
         run.save()
     live = [(board(at), at) for at in range(COUNT)]
-    assert is_loose(live)
+    assert is_unshared(live)
     mine, view = live[3][0], live[4][0][1:]
-    assert not is_loose(live)
+    assert not is_unshared(live)
     with Run(tmp_path, {"it": live}):
         assert live[3][0] is mine
         assert mine.tolist() == board(103).tolist()
@@ -204,9 +204,9 @@ def test_a_start_packs_rows_once_and_looks_once_who_holds_them(tmp_path, monkeyp
     with Run(tmp_path, state()) as run:
         run.save()
     seen: list[str] = []
-    packed, loose = rows.packed, is_loose
-    monkeypatch.setattr(rows, "packed", lambda *args: seen.append("packed") or packed(*args))
-    monkeypatch.setattr(fill, "is_loose", lambda values: seen.append("loose") or loose(values))
+    packed, loose = rows.pack_rows, is_unshared
+    monkeypatch.setattr(rows, "pack_rows", lambda *args: seen.append("packed") or packed(*args))
+    monkeypatch.setattr(fill, "is_unshared", lambda values: seen.append("loose") or loose(values))
     run = Run(tmp_path, state()).start()
     assert seen == ["loose", "packed"]
     run.__exit__(None, None, None)
@@ -215,8 +215,8 @@ def test_a_start_packs_rows_once_and_looks_once_who_holds_them(tmp_path, monkeyp
 def test_long_rows_are_searched_once_at_a_safe_point_and_three_times_at_a_start(tmp_path, monkeypatch):
     """A start does so before its restore, for who holds them, and after it; a change between two points is seen."""
     searched: list[int] = []
-    blocks = captured._blocks
-    monkeypatch.setattr(captured, "_blocks", lambda values: searched.append(len(values)) or blocks(values))
+    blocks = captured._batches_of
+    monkeypatch.setattr(captured, "_batches_of", lambda values: searched.append(len(values)) or blocks(values))
 
     def searches() -> int:
         found = sum(count >= COUNT for count in searched)

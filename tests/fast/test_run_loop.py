@@ -12,7 +12,7 @@ from holdfast.drill.evidence import final_differences
 from holdfast.errors import Damaged, Mismatch, Stopped, UsageError
 from holdfast.run.position import Position, RunProgress
 from holdfast.run.tracked import digest_state
-from holdfast.trainers.training import remembered
+from holdfast.trainers.training import newest_recorded
 from loader_cases import CASES, fetched_ahead, start
 from subjects import asked_of
 from toy import Cut, Toy, events, lines, names, new_run
@@ -369,7 +369,7 @@ def test_an_adapters_events_are_its_own_and_an_ended_run_is_reopened(tmp_path):
         loop = run.loop(epochs=9)
         loop.record("saved", number=1)
         loop.record("saved", number=2)
-        assert (remembered(tmp_path, "saved") or {})["number"] == 2
+        assert (newest_recorded(tmp_path, "saved") or {})["number"] == 2
         assert not [event for event in events(tmp_path, "saved") if "number" in event]
         for name in "event", "time":
             with pytest.raises(UsageError, match=name):

@@ -13,10 +13,10 @@ from torch import nn
 
 from holdfast import Every, Fields, Run
 from holdfast.errors import Mismatch, NotFound, UsageError
-from holdfast.pages import pieces
+from holdfast.pages import byte_pieces
 from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
-from holdfast.state.captured import captured
+from holdfast.state.captured import capture_objects
 from holdfast.store import format
 from subjects import asked_of
 from toy import Cut, events
@@ -527,12 +527,12 @@ def outcome(path, *, cut=None, spoil=lambda variables: None):
                     body(run, step)
                 if step == cut:
                     raise Cut
-            flat = tree.flatten(captured({"state": state, "vars": run.vars.state_dict()}, OBJECTS))
+            flat = tree.flatten(capture_objects({"state": state, "vars": run.vars.state_dict()}, OBJECTS))
             assert state["shared-seen"] is state["shared-again"] is state["shared-inside"]["seen"]
     except Cut:
         return None
     assert all(run.vars.state_dict()[name] is value for name, value in variables.items() if name != "best")
-    leaves = {key: b"".join(map(bytes, pieces(block.data))) for key, block in flat.leaves.items()}
+    leaves = {key: b"".join(map(bytes, byte_pieces(block.data))) for key, block in flat.leaves.items()}
     return flat.tree, leaves, [line["values"] for line in run.metrics()]
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from holdfast.data import groups
 from holdfast.data.seeded import Index
-from holdfast.data.split import Split, dealt
+from holdfast.data.split import RankSplit, assign_places
 from holdfast.errors import Mismatch, UsageError
 from holdfast.torch.samplers import (
     InterruptibleDistributedGroupedBatchSampler,
@@ -368,10 +368,10 @@ def test_groups_fill_up_in_the_order_of_their_samples():
     first.
     """
     ids = "abababbba"
-    assert groups.batches(range(9), ids, 2) == [[0, 2], [1, 3], [5, 6], [4, 8], [7]]
-    assert groups.rest(range(9), ids, [(2, 2)]) == [4, 5, 6, 7, 8]
-    assert groups.further([(2, 2)], 2, 1) == [(2, 3)]
-    assert groups.further([(2, 2)], 4, 1) == [(2, 2), (4, 1)]
+    assert groups.group_batches(range(9), ids, 2) == [[0, 2], [1, 3], [5, 6], [4, 8], [7]]
+    assert groups.remaining_samples(range(9), ids, [(2, 2)]) == [4, 5, 6, 7, 8]
+    assert groups.add_batches([(2, 2)], 2, 1) == [(2, 3)]
+    assert groups.add_batches([(2, 2)], 4, 1) == [(2, 2), (4, 1)]
 
 
 # Shares ---------------------------------------------------------------------------------------------------------
@@ -381,9 +381,9 @@ def test_groups_fill_up_in_the_order_of_their_samples():
 def test_what_is_dealt_is_ones_own_first(length, world, data):
     """Any number of samples up to all, none twice; a fair share each is all of them between the ranks."""
     each = data.draw(st.integers(0, length))
-    shares = [dealt(Split(length, world, rank), each) for rank in range(world)]
+    shares = [assign_places(RankSplit(length, world, rank), each) for rank in range(world)]
     assert all(len(set(share)) == len(share) == each for share in shares)
-    fair = [dealt(Split(length, world, rank), -(-length // world)) for rank in range(world)]
+    fair = [assign_places(RankSplit(length, world, rank), -(-length // world)) for rank in range(world)]
     assert set(chain.from_iterable(fair)) == set(range(length))
     own = range(0, length, world)
     assert shares[0][: len(own)] == [*own][:each]

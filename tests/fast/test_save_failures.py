@@ -15,7 +15,7 @@ from holdfast.errors import DiskError, NoSpace, UsageError
 from holdfast.rules import Whole
 from holdfast.run.failures import MOST_PASSED
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.refusal import refused
+from holdfast.store.refusal import disk_error
 from mirrored import look
 from toy import events, names
 from unchanged import Frozen, rest
@@ -256,7 +256,7 @@ def test_a_directory_that_vanishes_while_a_checkpoint_is_read_back_is_no_later_a
 )
 def test_what_the_system_refused_is_one_line_that_says_what_to_do(tmp_path, code, kind, words):
     """What failed, where, and what to do next; a quota is told from a full disk."""
-    error = refused(tmp_path, "save", OSError(code, os.strerror(code), str(tmp_path / "checkpoints")))
+    error = disk_error(tmp_path, "save", OSError(code, os.strerror(code), str(tmp_path / "checkpoints")))
     assert kind is type(error)
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}: .*{words}.*", str(error))
 
@@ -264,10 +264,10 @@ def test_what_the_system_refused_is_one_line_that_says_what_to_do(tmp_path, code
 def test_a_full_disk_without_inodes_is_told_as_that(tmp_path, monkeypatch):
     """Bytes are free, and no file can be made; where the number of files has no limit, nothing is said of it."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, 0))
-    assert "5,000 bytes are free, and no inodes: each file needs one" in str(refused(tmp_path, "save", full))
-    monkeypatch.setattr(disk, "free", lambda path: disk.Free(5000, None))
-    assert "no space left to save: 5,000 bytes are free; free some" in str(refused(tmp_path, "save", full))
+    monkeypatch.setattr(disk, "free_space", lambda path: disk.FreeSpace(5000, 0))
+    assert "5,000 bytes are free, and no inodes: each file needs one" in str(disk_error(tmp_path, "save", full))
+    monkeypatch.setattr(disk, "free_space", lambda path: disk.FreeSpace(5000, None))
+    assert "no space left to save: 5,000 bytes are free; free some" in str(disk_error(tmp_path, "save", full))
 
 
 def test_who_leaves_for_want_of_space_is_told_what_is_saved(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_set_goes_on_as_the_one_that_was_saved(seed, count, spread, in_place):
     found = read_back(saved)
     if in_place:
         found, stored = set(range(seed % 9)), found
-        tables.refill(found, stored)
+        tables.refill_set(found, stored)
     assert list(found) == list(saved)
     assert list(map(type, found)) == list(map(type, saved))
     assert changed(random.Random(seed), found, 200, spread) == changed(random.Random(seed), saved, 200, spread)
@@ -64,7 +64,7 @@ def test_of_two_numbers_that_collide_the_first_stays_the_first(in_place):
         found = read_back(saved)
         if in_place:
             found, stored = {1}, found
-            tables.refill(found, stored)
+            tables.refill_set(found, stored)
         assert list(found) == list(saved)
         assert found.pop() == saved.pop()
 
@@ -131,4 +131,4 @@ def test_a_large_set_keeps_its_table_in_a_leaf(tmp_path):
     assert [*flat.leaves] == ["seen"]
     assert list(tree.unflatten(flat.tree, lambda key: bytes(flat.leaves[key].data))["seen"]) == list(saved)
     for slots, finger in ((b"", 0), (b"\1" * 7, 0), (b"\1\0" * 8, 2**62), (b"\1" * 8, 3), (b"\2" * 8, 1)):
-        assert {1, 2} == tables.rebuilt([1, 2], tables.Table(slots, finger))
+        assert {1, 2} == tables.rebuild_set([1, 2], tables.HashTable(slots, finger))

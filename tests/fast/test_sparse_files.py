@@ -83,4 +83,4 @@ def test_a_state_that_needs_a_larger_manifest_is_not_saved(monkeypatch):
     """It could not be read."""
     monkeypatch.setattr(format, "MOST_BYTES", 1 << 20)
     with pytest.raises(UsageError, match="put numbers into arrays"):
-        format.require_short(b"x")
+        format.require_small_tree(b"x")

@@ -37,14 +37,14 @@ def test_the_summary_is_the_line_that_a_jobs_output_ends_with():
         log(2, at(250, 1200), at(300, 1500), began=200, restored=1000, restart=1),
         log(3, at(600, 2000, "end"), began=400, restored=1200, restart=2),
     ]
-    found = starts.of_run(logs)
+    found = starts.starts_of_run(logs)
     assert ["time limit", "killed", "done"] == [each.cause for each in found]
     assert [(0, 1000), (1000, 1500), (1200, 2000)] == [(each.first, each.last) for each in found]
     assert [(0.0, 0), (50.0, 300), (0.0, 0)] == [(each.lost_s, each.lost_steps) for each in found]
-    assert "3 starts (1 time limit, 1 killed), 50 s redone" == starts.summary(found)
+    assert "3 starts (1 time limit, 1 killed), 50 s redone" == starts.summarize(found)
     without = [logs[0]._replace(events=logs[0].events[:-1]), *logs[1:]]
-    assert "stopped by SIGUSR1" == starts.of_run(without)[0].cause
-    assert "time limit" == starts.of_run(without, [REQUEUED])[0].cause
+    assert "stopped by SIGUSR1" == starts.starts_of_run(without)[0].cause
+    assert "time limit" == starts.starts_of_run(without, [REQUEUED])[0].cause
 
 
 def test_a_task_of_an_array_is_asked_for_by_its_own_number():
@@ -52,8 +52,8 @@ def test_a_task_of_an_array_is_asked_for_by_its_own_number():
     stopped = at(100, 9, "stop", reason="SIGTERM", phase="step")
     logs = [log(1, stopped, task="3"), log(2, began=200, restored=9, task="3", restart=1)]
     told = {"event": "requeued", "time": 101.0, "cause": "preempted", "restart_count": 0}
-    assert "stopped by SIGTERM" == starts.of_run(logs, [told | {"job": "17"}])[0].cause
-    assert "preempted" == starts.of_run(logs, [told | {"job": "17_3"}])[0].cause
+    assert "stopped by SIGTERM" == starts.starts_of_run(logs, [told | {"job": "17"}])[0].cause
+    assert "preempted" == starts.starts_of_run(logs, [told | {"job": "17_3"}])[0].cause
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_task_of_an_array_is_asked_for_by_its_own_number():
 )
 def test_what_is_still_open_has_no_cause(last, cause):
     """It may run."""
-    assert [cause] == [each.cause for each in starts.of_run([log(1, {"time": 5.0, "step": 3, **last})])]
+    assert [cause] == [each.cause for each in starts.starts_of_run([log(1, {"time": 5.0, "step": 3, **last})])]
 
 
 def test_a_command_without_a_run_is_told_from_the_supervisors_journal():
@@ -88,9 +88,9 @@ def test_a_command_without_a_run_is_told_from_the_supervisors_journal():
         at(321, 0, "start"),
         at(330, 12, "exit", verdict="done", code=0),
     ]
-    found = starts.of_command(events)
+    found = starts.starts_of_command(events)
     assert ["time limit", "node lost", "killed", "error", "done"] == [each.cause for each in found]
-    assert "5 starts (1 time limit, 1 node lost, 1 killed, 1 error)" == starts.summary(found)
+    assert "5 starts (1 time limit, 1 node lost, 1 killed, 1 error)" == starts.summarize(found)
 
 
 def test_a_start_that_was_ended_because_it_hung_says_so():
@@ -107,9 +107,9 @@ def test_a_start_that_was_ended_because_it_hung_says_so():
         at(360, 0, "exit", verdict="failed", code=-9, hung=""),
         at(451, 0, "exit", verdict="done", code=0, hung=""),
     ]
-    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_run(logs, told)]
+    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.starts_of_run(logs, told)]
     command = [event for exit_ in told for event in (at(exit_["time"] - 9, 0, "start"), exit_)]
-    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.of_command(command)]
+    assert ["hang", "hang", "killed", "done"] == [each.cause for each in starts.starts_of_command(command)]
 
 
 def test_of_a_long_journal_the_ends_are_read(tmp_path, monkeypatch):
@@ -121,9 +121,9 @@ def test_of_a_long_journal_the_ends_are_read(tmp_path, monkeypatch):
     for number, restored, reached in ((1, 0, 3000), (2, 2900, 6000)):
         lines = [each | {"values": {}} for each in (at(10 * number + step / 1000, step) for step in range(reached))]
         path = tmp_path / f"attempt-{number}.jsonl"
-        path.write_bytes(journal.lines([*log(number, began=number, restored=restored).events, *lines]))
-        logs.append(Log(number, path, journal.Lines(path)))
-    found = starts.of_run(logs)
+        path.write_bytes(journal.encode_events([*log(number, began=number, restored=restored).events, *lines]))
+        logs.append(Log(number, path, journal.JournalLines(path)))
+    found = starts.starts_of_run(logs)
     assert [(2999, 99), (5999, 0)] == [(each.last, each.lost_steps) for each in found]
     assert 0.099 == pytest.approx(found[0].lost_s)
     assert len(parsed) < 200
@@ -143,7 +143,7 @@ def test_each_part_of_a_start_is_told():
     supervisor = [at(time, 0, event) for time, event in ((50.0, "begin"), (51.0, "start"), (105.5, "exit"))]
     found = parts([*supervisor, at(106.5, 0, "start")], RESTORED, FIRST)
     assert {"queue": 1.0, "imports": 3.5, "restore": 0.75, "first step": 0.25} == found
-    assert "5.5 s to its first step (imports 3.5 s, queue 1 s, restore 0.75 s, " in starts.spent_in_words(found)
+    assert "5.5 s to its first step (imports 3.5 s, queue 1 s, restore 0.75 s, " in starts.describe_seconds_spent(found)
 
 
 def test_the_queue_counts_from_our_request():
@@ -159,5 +159,5 @@ def test_without_a_supervisor_the_process_tells_its_age():
     """And a start without a first step has no sentence."""
     assert 3.5 == parts([], RESTORED, FIRST)["imports"]
     assert {"restore": 0.75} == parts([], RESTORED)
-    assert "" == starts.spent_in_words(parts([], RESTORED))
+    assert "" == starts.describe_seconds_spent(parts([], RESTORED))
     assert {} == parts([])

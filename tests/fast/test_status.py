@@ -58,10 +58,10 @@ def supervised(directory, *events, script=None, number=17, task=None):
     if script is not None:
         (directory / "job.sh").write_text(script)
         events = ({"event": "submission", "job": str(number)}, *events)
-    gone = {**owner.me(), "pid": 2**22, "pid_started": "1", "job": job(number, task=task)}
+    gone = {**owner.describe_this_process(), "pid": 2**22, "pid_started": "1", "job": job(number, task=task)}
     begin = {"event": "begin", "supervisor": "a", "owner": gone, "command": ["python", "a b.py"]}
     lines = [begin if each == "begin" else {"supervisor": "a", **each} for each in events]
-    (directory / "supervisor.jsonl").write_bytes(journal.lines(lines))
+    (directory / "supervisor.jsonl").write_bytes(journal.encode_events(lines))
 
 
 def test_a_node_that_the_job_is_kept_from_is_told(place):
@@ -166,7 +166,7 @@ def test_a_run_that_requeued_its_own_job_waits_and_is_not_to_be_started_by_hand(
     for event in events:
         if "owner" in event:
             event["owner"]["job"] = job(46)
-    file.write_bytes(journal.lines(events))
+    file.write_bytes(journal.encode_events(events))
     by_hand = ("stopped", "46", "start it again as you did")
     for queue, wanted in {
         "": by_hand,

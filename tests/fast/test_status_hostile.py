@@ -50,7 +50,7 @@ def test_what_cannot_be_read_hides_nothing_else(place, monkeypatch):
 
 def test_a_job_that_slurm_does_not_have_any_more_is_not_running(place):
     """Its node was lost, or all of it was killed: the journal is open for ever, and its host is not this one."""
-    far = {**owner.me(), "boot": "another", "machine": "another", "host": "n7", "job": job(17)}
+    far = {**owner.describe_this_process(), "boot": "another", "machine": "another", "host": "n7", "job": job(17)}
     begin = {"event": "begin", "supervisor": "b", "owner": far, "command": ["python"]}
     supervised(place / "x", begin, {"event": "start", "pid": 1}, script=PLAIN)
     assert "killed" == told("x")["x"]["state"]
@@ -62,7 +62,7 @@ def test_a_job_that_slurm_does_not_have_any_more_is_not_running(place):
 
 def test_a_job_whose_submission_nobody_noted_is_known_by_its_start(place):
     """The sbatch did not answer, or somebody has submitted the script by hand."""
-    far = {**owner.me(), "boot": "another", "machine": "another", "host": "n7", "job": job(18)}
+    far = {**owner.describe_this_process(), "boot": "another", "machine": "another", "host": "n7", "job": job(18)}
     begin = {"event": "begin", "supervisor": "b", "owner": far, "command": ["python"]}
     supervised(place / "x", begin, {"event": "start", "pid": 1}, script=PLAIN)
     (place.parent / "queue").write_text("18|N/A|RUNNING|None|n7|N/A|/elsewhere|x/job.sh\n")

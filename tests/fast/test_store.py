@@ -26,7 +26,7 @@ from holdfast.rules import Best, Every, Last, Within, parts
 from holdfast.store import attempt as attempts
 from holdfast.store import checkpoint_index, claiming, format, source
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from kept import bits
 from stores import flip, having, in_a_child, listing, put, steps, whole
 
@@ -65,7 +65,11 @@ def test_the_latest_is_found_without_a_look_at_older_ones(root, monkeypatch):
 def test_the_owner_finds_checkpoints_from_the_newest_on(root):
     """In the order of their steps and phases, however long their names are; other names are passed over."""
     folder = root / "checkpoints"
-    names = [format.Name(step, phase) for step in (0, 7, 10**9 - 1, 10**9, 10**12, 10**17) for phase in format.PHASES]
+    names = [
+        format.CheckpointName(step, phase)
+        for step in (0, 7, 10**9 - 1, 10**9, 10**12, 10**17)
+        for phase in format.PHASES
+    ]
     for place in [*map(str, names), "latest-end", "step-7", "step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"]:
         (folder / place).mkdir(parents=True)
         if place not in ("step-000000008", "zzzzzzzzzzzzzzzzzzzzzzzz"):
@@ -117,7 +121,7 @@ def test_the_end_of_an_epoch_comes_after_its_last_step(root):
     """Both may be there under one step number; the end is the newer."""
     store = Store(root)
     for phase in ("end", "step"):
-        store.save({"phase": phase}, step=7, facts=Facts(phase=phase, epoch=2))
+        store.save({"phase": phase}, step=7, facts=ManifestFields(phase=phase, epoch=2))
     assert [checkpoint.name for checkpoint in store.checkpoints()] == ["step-000000007", "step-000000007-end"]
     assert store.load() == store.load(7) == {"phase": "end"}
     assert store.load("step-000000007") == {"phase": "step"}
@@ -381,9 +385,9 @@ def test_what_was_just_saved_is_there(order, keep, files):
 def test_nothing_goes_while_what_was_just_saved_is_not_whole(root, monkeypatch):
     """Also when it is not the newest: both are read back from the medium."""
     store = having(root, 10, 5, keep=Last(1))
-    point = store.point
+    point = store.update_links
     shard = root / "checkpoints" / "step-000000006" / "model.safetensors"
-    monkeypatch.setattr(store, "point", lambda: (shard.write_bytes(b""), point()))
+    monkeypatch.setattr(store, "update_links", lambda: (shard.write_bytes(b""), point()))
     with pytest.raises(Damaged, match="no older checkpoint was removed"):
         put(store, 6)
     assert steps(store) == [5, 6, 10]
@@ -465,7 +469,7 @@ def test_a_forked_child_is_refused_while_its_parent_saves(root):
 def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
     """Reading another checkpoint goes on; Python 3.11's cached_property would not let it."""
     store = having(root, 1, 2)
-    go_on, stuck, whole_of = threading.Event(), threading.Event(), source.whole
+    go_on, stuck, whole_of = threading.Event(), threading.Event(), source.read_whole
 
     def slow(path: Path, *most: int) -> bytes:
         if path.parent == store[1].path:
@@ -473,7 +477,7 @@ def test_who_is_stuck_at_one_manifest_stops_nobody_else(root, monkeypatch):
             assert go_on.wait(60)
         return whole_of(path, *most)
 
-    monkeypatch.setattr(source, "whole", slow)
+    monkeypatch.setattr(source, "read_whole", slow)
     first = threading.Thread(target=lambda: store[1].manifest)
     second = threading.Thread(target=lambda: store[2].manifest)
     first.start()
@@ -741,7 +745,7 @@ def test_a_process_lists_the_directory_before_it_looks_again(root, monkeypatch):
     listed = []
     monkeypatch.setattr(attempts, "JOIN_S", 0.2)
     monkeypatch.setattr(scan, "names", listed.append)
-    attempts.appear(root / "made elsewhere", lambda _: bool(listed))
+    attempts.wait_until_visible(root / "made elsewhere", lambda _: bool(listed))
     assert [root] == listed
 
 
@@ -756,7 +760,7 @@ def test_a_directory_that_loses_what_is_made_in_it_ends_the_start(root, monkeypa
 
 def test_a_process_that_comes_and_goes_meanwhile_is_no_stranger(root, monkeypatch):
     """It begins and ends its attempt while another one lists what there is, wherever that has got to."""
-    for number, name in enumerate(["_numbers", "_living", "_refuse_strangers", "_enter"]):
+    for number, name in enumerate(["_used_numbers", "_possibly_alive", "_refuse_while_alive", "_create_attempt_dir"]):
         path, real = root / name, getattr(claiming, name)
         store = Store(path)
         store.save({"n": 1}, step=1)

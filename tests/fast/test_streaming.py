@@ -34,7 +34,7 @@ def test_the_chunks_of_a_leaf_are_its_bytes(build, size, tmp_path, monkeypatch):
 def test_bytes_are_read_from_any_place(tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "CHUNK_BYTES", 7)
     leaf = Checkpoint(hostile_stores.valid(tmp_path)).leaf("model/w")
-    whole, at = leaf.read(), streaming.Anywhere(leaf)
+    whole, at = leaf.read(), streaming.RandomAccess(leaf)
     for start, stop in itertools.combinations(range(len(whole) + 1), 2):
         assert whole[start:stop] == b"".join(at(start, stop - start))
 

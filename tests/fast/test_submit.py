@@ -190,7 +190,7 @@ def test_to_go_on_is_to_submit_the_same_script_again(place, tmp_path):
 def ended(directory, event):
     """A supervisor's journal there, as `holdfast run` leaves it."""
     directory.mkdir(exist_ok=True)
-    (directory / "supervisor.jsonl").write_bytes(journal.lines([{"event": "begin"}, {"event": event}]))
+    (directory / "supervisor.jsonl").write_bytes(journal.encode_events([{"event": "begin"}, {"event": event}]))
 
 
 def test_a_sweep_is_an_array_with_a_run_for_each_task(place, tmp_path):
@@ -385,7 +385,7 @@ def test_the_lead_is_what_a_save_of_this_run_needs(place):
     assert " submit [SBATCH OPTIONS] [OPTIONS] -- COMMAND...\n" in told
     history = place / "runs/x/history"
     history.mkdir(parents=True)
-    (history / "attempt-1.jsonl").write_bytes(journal.lines([{"event": "saved", "step": 1, "save_s": 400.0}]))
+    (history / "attempt-1.jsonl").write_bytes(journal.encode_events([{"event": "saved", "step": 1, "save_s": 400.0}]))
     (place / ".holdfast/a-1").mkdir(parents=True)
     (place / ".holdfast/a-1/run-here.json").write_text(json.dumps({"run": str(place / "runs/x")}))
     assert "--signal=B:USR1@631" in directives(script("-t", "1:00:00", "--", "python", "a.py"))

@@ -13,7 +13,7 @@ def test_a_long_journal_is_not_read_whole(tmp_path, monkeypatch):
     metrics = [{"event": "metrics", "step": step, "values": {"loss": 0.5}, "text": "x" * 1000} for step in range(2000)]
     saved = {"event": "saved", "step": 2000, "save_s": 7.5}
     stop = {"event": "stop", "reason": "SIGTERM", "time": 20.0}
-    path.write_bytes(journal.lines([{"event": "begin", "time": 10.0}, *metrics, saved, stop]))
+    path.write_bytes(journal.encode_events([{"event": "begin", "time": 10.0}, *metrics, saved, stop]))
     job_leader.report_run_path(tmp_path, run)
     parse = journal.parse
     monkeypatch.setattr(journal, "parse", lambda data: parsed.append(len(data)) or parse(data))
@@ -32,7 +32,9 @@ def test_no_line_is_lost_between_the_two_ends(tmp_path):
     path.parent.mkdir(parents=True)
     job_leader.report_run_path(tmp_path, run)
     begin, stop = ([{"event": event, "time": 10.0}] for event in ("begin", "stop"))
-    filler = LOOKED_AT_BYTES - len(journal.lines([*begin, {"event": "told", "time": 10.0, "text": ""}]))
-    path.write_bytes(journal.lines([*begin, {"event": "told", "time": 10.0, "text": "x" * (filler - 9)}, *stop]))
+    filler = LOOKED_AT_BYTES - len(journal.encode_events([*begin, {"event": "told", "time": 10.0, "text": ""}]))
+    path.write_bytes(
+        journal.encode_events([*begin, {"event": "told", "time": 10.0, "text": "x" * (filler - 9)}, *stop])
+    )
     assert LOOKED_AT_BYTES < path.stat().st_size < LOOKED_AT_BYTES + 40
     assert "stop" == RunJournalReader(tmp_path).read_outcome(10.0).event

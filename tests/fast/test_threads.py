@@ -103,7 +103,7 @@ def test_a_wait_that_is_not_over_in_time_says_so():
 def test_a_word_that_woke_nobody_is_found(monkeypatch):
     """By the next look: the flag is the truth."""
     latch = Latch()
-    monkeypatch.setattr(Condition, "ring", lambda _: None)
+    monkeypatch.setattr(Condition, "notify_all", lambda _: None)
     threading.Timer(0.05, latch.set).start()
     assert latch.wait(WAIT_S)
 
@@ -117,7 +117,7 @@ def test_work_that_was_withdrawn_is_never_begun():
         if started:
             one.start()
         one.wait()
-        assert one.withdrawn
+        assert one.is_withdrawn
     assert [] == done
 
 
@@ -127,7 +127,7 @@ def test_a_thread_that_came_too_late_to_begin_is_gone_too(monkeypatch):
     monkeypatch.setattr(one._seen, "wait", lambda _: time.sleep(0.05))
     one.start()
     one.dismiss()
-    assert one.withdrawn
+    assert one.is_withdrawn
     assert before == threading.active_count()
 
 
@@ -139,8 +139,8 @@ def test_who_is_dismissed_has_ended():
         go.wait(WAIT_S)
         done.append(crew.dismissed)
 
-    at_work = lambda: crew.at_work
-    assert crew.begin(work)
+    at_work = lambda: crew.is_busy
+    assert crew.start_worker(work)
     while not at_work():
         pass
     threading.Timer(0.05, go.set).start()
@@ -168,13 +168,13 @@ def test_side_by_side_gives_what_came_of_each_in_order(monkeypatch):
 def test_a_pool_does_several_at_a_time_and_no_more():
     """In as many threads as it was told, which are gone when it is closed; what one raises is raised."""
     before, together, pool = threading.active_count(), threading.Barrier(2), WorkerPool(2)
-    assert pool.begin()
+    assert pool.start_thread()
     for _ in range(4):
-        pool.give(lambda: together.wait(WAIT_S))
-    assert [0, 0, 1, 1] == sorted(pool.take(everything=True))
+        pool.submit(lambda: together.wait(WAIT_S))
+    assert [0, 0, 1, 1] == sorted(pool.results(everything=True))
     assert before + 2 == threading.active_count()
-    pool.give(lambda: 1 // 0)
+    pool.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        list(pool.take())
+        list(pool.results())
     pool.close()
     assert before == threading.active_count()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from holdfast import Best, Every, Run, Store
-from holdfast.store.store import Facts
+from holdfast.store.store import ManifestFields
 from stores import invoke
 from toy import Toy, new_run
 
@@ -28,7 +28,7 @@ def test_prune_refuses_a_metric_that_no_checkpoint_has(tmp_path):
     """A slip of the pen would remove the best weights."""
     store = Store(tmp_path / "r")
     for step in (1, 2):
-        store.save(step, step=step, facts=Facts(metrics={"val_acc": 1.0 / step}))
+        store.save(step, step=step, facts=ManifestFields(metrics={"val_acc": 1.0 / step}))
     store.close()
     for dry in ([], ["--dry-run"]):
         done = invoke("prune", str(tmp_path / "r"), "--keep", "Best('val_ac', max)", *dry)

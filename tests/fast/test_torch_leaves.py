@@ -236,7 +236,7 @@ def test_handles_of_views_are_decoded_eagerly():
     """A live restore gets handles for whole leaves, and tensors where views share one."""
     base = torch.arange(6.0)
     back = stored_of({"v": [base[:4], base[2:]], "w": torch.ones(2)}, handles=True)
-    assert codec.is_stored(back["w"])
+    assert codec.is_stored_leaf(back["w"])
     back["v"][0][3] = 9
     assert back["v"][1][1] == 9
 

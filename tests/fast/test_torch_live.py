@@ -679,7 +679,7 @@ def test_what_fits_is_read_and_the_rest_is_named():
     new = nn.ModuleDict({"backbone": hooked(), "head": nn.Linear(3, 12), "own": nn.Linear(1, 1, bias=False)})
     tree, rename = kept_state(old), {"encoder": "backbone"}
     names = [name.replace("encoder", "backbone") for name in old.state_dict() if name.startswith("encoder")]
-    matched = weights.match(new, tree, rename)
+    matched = weights.match_weights(new, tree, rename)
     assert matched == (names, ["own.weight"], ["gone.weight"], ["head.weight", "head.bias"])
     rest = state_bits(new["head"], new["own"])
     weights.read_matching(new, tree, rename)
@@ -698,7 +698,7 @@ def test_renaming_moves_whole_parts_of_a_name():
         ({"encoder": ""}, "0.weight"),
         ({"": "model"}, "model.encoder.0.weight"),
     ]:
-        assert weights.match(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
+        assert weights.match_weights(nn.Module(), {"encoder.0.weight": None}, rename).unexpected == [name]
 
 
 # Scalers, generators, probes
@@ -742,7 +742,7 @@ def test_a_probe_leaves_every_training_flag_as_it_was():
     model[0][1].eval()
     model[1].training = True  # set by hand, against its own train()
     flags = [module.training for module in model.modules()]
-    with pytest.raises(KeyError), program.still([model, torch.optim.SGD(model.parameters()), object()]):
+    with pytest.raises(KeyError), program.evaluation_mode([model, torch.optim.SGD(model.parameters()), object()]):
         assert not any(module.training for module in model.modules())
         assert not model(torch.randn(1, 6)).requires_grad
         raise KeyError

@@ -30,7 +30,7 @@ def test_what_is_put_is_there_for_all_until_it_is_dropped(store):
     """Any bytes, over each connection; what is not there is not waited for. A server hears its connections in any
     order.
     """
-    mine, other = StoreChannel(store, "run"), StoreChannel(store, "run").twin()
+    mine, other = StoreChannel(store, "run"), StoreChannel(store, "run").reconnect()
     for value in (b"", b"\0\xff", os.urandom(100_000)):
         mine.put("key", value)
         assert value == mine.get("key")

@@ -85,4 +85,4 @@ def test_the_agent_is_found_above_a_shell(monkeypatch):
     for words in (direct, through):
         said = subprocess.run(words, env=worker, check=True, capture_output=True, text=True).stdout
         assert os.getpid() == int(said)
-    assert owner.process(os.getpid())["pid_started"]
+    assert owner.describe_process(os.getpid())["pid_started"]

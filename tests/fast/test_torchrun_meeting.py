@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from holdfast.errors import RanksError
-from holdfast.torch.meeting import meet
+from holdfast.torch.rendezvous import agree_on_prefix
 from rank_threads import Shared
 
 
@@ -15,7 +15,7 @@ def met(shared, world, *, late=(), timeout_s=20.0):
 
     def one(rank):
         time.sleep(0.05 * (rank in late))
-        return meet(shared, rank, world, timeout_s)
+        return agree_on_prefix(shared, rank, world, timeout_s)
 
     with ThreadPoolExecutor(world) as pool:
         return [*pool.map(one, range(world))]
@@ -37,7 +37,7 @@ def test_a_rank_does_not_begin_with_the_call_of_an_earlier_start():
     shared.put("answer/1", b"earlier/word")
     shared.put("go/1", b"earlier/word/rank 2 did not come")
     with pytest.raises(RanksError, match=r"rank 0 did not come to its Run within 0.1 s"):
-        meet(shared, 1, 2, 0.1)
+        agree_on_prefix(shared, 1, 2, 0.1)
     assert "earlier" not in met(shared, 2, late=(0,))
 
 
@@ -46,14 +46,14 @@ def test_a_rank_that_does_not_come_is_named():
     shared = Shared()
     met(shared, 3)
     with pytest.raises(RanksError, match=r"rank 1 did not come to its Run within 0.1 s"):
-        meet(shared, 0, 3, 0.1)
+        agree_on_prefix(shared, 0, 3, 0.1)
 
 
 def test_all_learn_who_is_missing():
     """Not only rank 0: each says the same."""
     shared, said = Shared(), []
     with ThreadPoolExecutor(3) as pool:
-        for each in [pool.submit(meet, shared, rank, 4, 0.5) for rank in (0, 1, 3)]:
+        for each in [pool.submit(agree_on_prefix, shared, rank, 4, 0.5) for rank in (0, 1, 3)]:
             with pytest.raises(RanksError) as error:
                 each.result()
             said.append(str(error.value))

@@ -398,7 +398,7 @@ def test_handles_stand_in_the_places_of_leaves_and_small_values_are_whole():
         return Kept(key, flat.leaves[key])
 
     back = tree.unflatten(flat.tree, handle)
-    assert codec.is_stored(back["a"])
+    assert codec.is_stored_leaf(back["a"])
     assert back["a"] is back["b"]
     assert len(asked) == len(set(asked))
     assert random.Random(3).random() == back["r"].random()
@@ -650,6 +650,6 @@ def test_leaves_and_types_are_found_inside_every_kind_of_container(monkeypatch):
         flat = tree.flatten(AROUND[around](wrap([np.arange(3), bytes(5000), Color.RED])))
         assert len(flat.leaves) == 2, (around, inner)
         assert flat.leaves.keys() == nodes.leaf_keys(flat.tree), (around, inner)
-        assert ("enum", codec.type_name(Color)) in set(nodes.named(flat.tree)), (around, inner)
+        assert ("enum", codec.type_name(Color)) in set(nodes.user_types(flat.tree)), (around, inner)
     for state in ({Color.RED}, frozenset([Color.RED]), {Color.RED: 1}, Counter([Color.RED]), {(1, Color.RED): 1}):
-        assert {("enum", codec.type_name(Color))} == set(nodes.named(tree.flatten(state).tree))
+        assert {("enum", codec.type_name(Color))} == set(nodes.user_types(tree.flatten(state).tree))

@@ -278,12 +278,12 @@ def test_a_loader_of_another_kind_is_no_damage_and_other_samples_are_accepted(tm
 def test_what_a_drill_has_proven_is_saved_inside_its_epochs(tmp_path):
     """For the code that was drilled: a change of the class's code takes the proof back."""
     make = UNKNOWN["one without a length"]
-    record_proven(tmp_path / "run", {promise.digest_of(Inside): "Inside"})
+    record_proven(tmp_path / "run", {promise.code_digest(Inside): "Inside"})
     trained(tmp_path / "run", make, epochs=2)
     assert len(names(tmp_path / "run")) > 10
     assert events(tmp_path / "run", "told") == []
     same = type("Inside", (Inside,), {"__iter__": lambda self: iter(range(6))})
-    assert promise.digest_of(same) != promise.digest_of(Inside)
+    assert promise.code_digest(same) != promise.code_digest(Inside)
 
 
 class _RepeatSampler:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from holdfast import Every, Last, Run
 from holdfast.data.feed import feed_for
-from holdfast.data.promise import Unproven, digest_of
+from holdfast.data.promise import UnprovenCode, code_digest
 from holdfast.errors import Stopped
 from holdfast.run.unproven import record_proven
 from holdfast.trainers.known import NAMES
@@ -18,7 +18,7 @@ from run_ranks import Part, among_threads
 from subjects import asked_of
 from toy import Cut, Toy, events, names
 
-NEW = Unproven("a" * 32, "made_up 2.7.0", "Engine.advance has changed")
+NEW = UnprovenCode("a" * 32, "made_up 2.7.0", "Engine.advance has changed")
 EVERY: RunOptions = {"every": Every(steps=1), "keep": Last(99), "background": False}
 AT_ENDS = ["step-000000004-end", "step-000000008-end", "step-000000012-end"]
 
@@ -42,9 +42,9 @@ def trained(path, untried=NEW, *, cut=None, stop=None, epochs=3, loader=lambda: 
                 loop.step_done()
             loop.end_epoch()
     except BaseException as error:
-        training.leave(error)
+        training.end_run(error)
         raise
-    training.leave()
+    training.end_run()
     return toy.value
 
 
@@ -95,7 +95,7 @@ def test_a_stop_inside_an_epoch_saves_nothing_until_the_second_in_a_row(tmp_path
 
 def test_a_framework_and_a_loader_are_told_and_proven_apart(tmp_path):
     """A run is saved in the middle of its epochs where both are proven."""
-    both = {NEW.code: NEW.kind, digest_of(Prefetch): "Prefetch"}
+    both = {NEW.code: NEW.kind, code_digest(Prefetch): "Prefetch"}
     for number in range(4):
         path = tmp_path / str(number)
         record_proven(path, {code: kind for place, (code, kind) in enumerate(both.items()) if number >> place & 1})
@@ -120,7 +120,7 @@ def steps_of(path, epochs=None):
             if loop.step + 1 < 12:
                 loop.step_done()
         loop.end_epoch(int(loop.step + 1 == 12))
-    training.leave()
+    training.end_run()
 
 
 def test_a_loop_of_steps_waits_for_the_ends_of_its_epochs_if_it_has_any(tmp_path):
@@ -177,7 +177,7 @@ def test_all_ranks_wait_where_one_of_them_has_another_version(tmp_path, monkeypa
                 part.learn()
                 loop.step_done()
             loop.end_epoch()
-        training.leave()
+        training.end_run()
         return part
 
     among_threads(monkeypatch)(2, walk)

@@ -8,12 +8,14 @@ from holdfast import Best, Every, Last
 from holdfast.mirror.waiting import checkpoints_to_copy, copies_to_remove
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Within
-from holdfast.store.format import Name
+from holdfast.store.format import CheckpointName
 
 
 def facts(step, phase="step", acc=None, epoch=None, pinned=False, finite=True):
     metrics = {} if acc is None else {"acc": acc}
-    return CheckpointFacts(str(Name(step, phase)), step, phase, epoch, float(step), metrics, 10, pinned, finite)
+    return CheckpointFacts(
+        str(CheckpointName(step, phase)), step, phase, epoch, float(step), metrics, 10, pinned, finite
+    )
 
 
 def steps(names):

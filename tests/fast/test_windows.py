@@ -37,14 +37,14 @@ def walk(mine, points, wait, wish_at=None, decide=lambda windows: {}):
     for point in range(1, points + 1):
         wait(point)
         if point == wish_at:
-            mine.wish(f"from {mine.rank}")
+            mine.leave_request(f"from {mine.rank}")
         order = windows.count_safe_point()
         if order.stop or order.save or order.land:
             found[point] = (order.stop, order.save, order.land)
         if order.stop:
             break
         if windows.leading:
-            windows.announce_order(stop=mine.wished() or "", **decide(windows))
+            windows.announce_order(stop=mine.pending_request() or "", **decide(windows))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import foreign_corpus as corpus
 from holdfast.errors import StoreError
-from holdfast.foreign.checkpoint import ForeignCheckpoint, find
+from holdfast.foreign.checkpoint import ForeignCheckpoint, find_checkpoints
 
 WRITERS = Path(__file__).parent / "scripts" / "foreign_writers.py"
 ENVIRONMENT = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "HF_HUB_OFFLINE": "1"}
@@ -43,7 +43,7 @@ def written(tmp_path_factory):
             command = [sys.executable, str(WRITERS), kind, str(folder)]
             told = subprocess.run(command, check=False, env=os.environ | ENVIRONMENT, capture_output=True, text=True)
             assert told.returncode == 0, told.stderr[-3000:]
-            place = find(folder)
+            place = find_checkpoints(folder)
             assert place is not None
             (checkpoint,) = place.foreign()
             made[kind] = checkpoint.path, dict(np.load(folder.parent / f"{kind}.npz"))
@@ -98,6 +98,6 @@ def test_a_save_of_orbax_that_was_not_finished_is_reported(written, tmp_path, ki
     path, _ = written(kind)
     made = corpus.copied(path, tmp_path / f"{path.name}.orbax-checkpoint-tmp-17")
     assert "not finished" in " ".join(map(str, ForeignCheckpoint(made).problems()))
-    place = find(tmp_path)
+    place = find_checkpoints(tmp_path)
     assert place is not None
     assert [made] == [each.path for each in place.foreign()]

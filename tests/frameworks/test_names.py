@@ -6,7 +6,7 @@ import pytest
 
 from framework_runs import pinned
 from holdfast.trainers.known import NAMES
-from holdfast.trainers.names import changed_to, unlike
+from holdfast.trainers.names import unknown_digest, why_not_wrapped
 
 ALL = [(framework, name) for framework, names in NAMES.items() for name in names]
 
@@ -14,7 +14,7 @@ ALL = [(framework, name) for framework, names in NAMES.items() for name in names
 @pytest.mark.parametrize(("framework", "name"), ALL, ids=[f"{framework}-{name.path}" for framework, name in ALL])
 def test_a_name_is_as_known(framework, name):
     import_module(name.path.partition(":")[0])
-    assert unlike(name) == changed_to(name) == ""
+    assert why_not_wrapped(name) == unknown_digest(name) == ""
 
 
 def test_every_adapter_has_names():

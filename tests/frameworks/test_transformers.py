@@ -158,7 +158,7 @@ def test_what_is_refused_and_what_stays_behind(python, tmp_path):
 
 
 def test_pending_gradients_come_back_where_their_parameters_are():
-    from holdfast.transformers.progress import _STATE, Progress
+    from holdfast.transformers.progress import _STATE, TrainerProgress
 
     def progress(device, kind=torch.ones):
         model = torch.nn.Linear(1, 1, bias=False, device=device)
@@ -167,7 +167,9 @@ def test_pending_gradients_come_back_where_their_parameters_are():
         args = SimpleNamespace(device="cpu", gradient_accumulation_steps=2)
         callbacks = SimpleNamespace(callbacks=[])
         loss = torch.zeros(())
-        return Progress(SimpleNamespace(model=model, state=state, args=args, callback_handler=callbacks, _tr_loss=loss))
+        return TrainerProgress(
+            SimpleNamespace(model=model, state=state, args=args, callback_handler=callbacks, _tr_loss=loss)
+        )
 
     stored = progress("cpu").state_dict()
     there = progress("meta", torch.zeros)

@@ -32,7 +32,7 @@ def test_killed_under_torchrun_it_ends_with_the_same_weights_and_metrics(cut, tm
     again = shutil.copytree(cut, tmp_path / "again", symlinks=True)
     process = start(again, *TORCHRUN, "2")
     saved(process, 8)
-    ranks = [pid for pid in processes.descendants(process.pid) if owner.parent(pid) == process.pid]
+    ranks = [pid for pid in processes.descendants(process.pid) if owner.parent_pid(pid) == process.pid]
     assert len(ranks) == 2
     os.kill(ranks[-1], signal.SIGKILL)  # a lost rank: the launcher ends the other
     process.communicate()

@@ -61,7 +61,7 @@ else:
             step()
     checkpoint = Store(path).latest()
     for name in checkpoint.manifest.files:
-        disk.forget_cached(checkpoint.path / name) if "cold" in how else (checkpoint.path / name).read_bytes()
+        disk.drop_cached(checkpoint.path / name) if "cold" in how else (checkpoint.path / name).read_bytes()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

@@ -17,7 +17,7 @@ import pytest
 
 from faults import scratched
 from holdfast.errors import NotFound
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from needed import needs
 
 pytestmark = needs("strace")
@@ -38,7 +38,7 @@ import os, sys
 from holdfast import bulk
 from holdfast.rules import Last
 from holdfast.store import lineage, shards
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 
 bulk.CHUNK_BYTES, bulk.THREADS = 1 << 14, 1
 lineage.LINK_BYTES = shards.LINK_BYTES = 4000
@@ -47,7 +47,7 @@ def save(store, step):
     bulk.DIRECT_BYTES = 0 if step >= int(sys.argv[2]) else 1 << 30
     model = {"w": bytes([step]) * 70_000, "still": b"s" * 5000}
     state = {"model": model, "text": bytes([step]) * 2000, "step": step}
-    store.save(state, step=step, facts=Facts(document={"by": "a script"}))
+    store.save(state, step=step, facts=ManifestFields(document={"by": "a script"}))
     os.write(1, b"saved %d\\n" % step)
 
 store = Store(sys.argv[1], keep=Last(2))
@@ -71,7 +71,7 @@ def prepare(root):
     """Two checkpoints, saved by an attempt that said good-bye."""
     store = Store(root)
     for step in (1, 2):
-        store.save(state_of(step), step=step, facts=Facts(document={"by": "a test"}))
+        store.save(state_of(step), step=step, facts=ManifestFields(document={"by": "a test"}))
     store.close()
 
 
@@ -142,7 +142,7 @@ def kill(root, aim):
     assert floor <= newest["step"] <= 5
     assert all(not list(checkpoint.problems()) for checkpoint in store.checkpoints())
     following = newest["step"] + 1
-    store.save(state_of(following), step=following, facts=Facts(document={"by": "a test"}))
+    store.save(state_of(following), step=following, facts=ManifestFields(document={"by": "a test"}))
     assert store.load() == state_of(following)
     assert [path.name for path in store.attempt.room.iterdir()] == [store.attempt.journal.name]
     for path in (root / "attempts").iterdir():

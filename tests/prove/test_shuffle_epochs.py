@@ -19,10 +19,10 @@ def test_half_of_the_rounds_are_enough(rounds, seen):
     draws, bits, random = 2_000_000, 9, np.random.default_rng(1)
     words = [random.integers(0, 2**bits, draws, dtype=np.uint64) for _ in range(2 * rounds)]
     keys = tuple(zip([factor | np.uint64(1) for factor in words[::2]], words[1::2], strict=True))
-    mixing = order._Mixing(np.uint64(2**bits - 1), np.uint64((bits + 1) // 2), keys)
+    mixing = order._BitPermutation(np.uint64(2**bits - 1), np.uint64((bits + 1) // 2), keys)
     scores = []
     for one, other in ((0, 1), (3, 508), (5, 133), (5, 261)):
-        first, second = (order._mixed(np.full(draws, place, np.uint64), mixing) for place in (one, other))
+        first, second = (order._permute_value(np.full(draws, place, np.uint64), mixing) for place in (one, other))
         counts = np.bincount(np.asarray(first ^ second, int), minlength=2**bits)[1:]
         scores.append(chi_square(counts, draws / 511, 510))
     assert seen == (abs(worst(scores)) > LIMIT)

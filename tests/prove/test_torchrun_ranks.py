@@ -144,7 +144,7 @@ def test_an_elastic_launch_goes_on_with_fewer_ranks_after_it_lost_a_machine(tmp_
     agents += [several(tmp_path, *elastic, BATCH="12", STEP_S="0.3") for _ in range(3)]
     until_steps(tmp_path, 12, 4)
     goes = agents.pop()
-    (lost,) = (pid for rank in range(4) if owner.parent(pid := pid_of(tmp_path, rank, 4)) == goes.pid)
+    (lost,) = (pid for rank in range(4) if owner.parent_pid(pid := pid_of(tmp_path, rank, 4)) == goes.pid)
     os.kill(goes.pid, signal.SIGKILL)
     os.kill(lost, signal.SIGKILL)
     goes.wait()

@@ -24,9 +24,9 @@ def among(monkeypatch):
 class Full:
     """What a rank without memory for snapshots has in an arena's place."""
 
-    size_bytes, warming = 1, False
+    size_bytes, is_warming = 1, False
 
-    def room(self, *_):
+    def reserve(self, *_):
         raise MemoryError("no memory for a snapshot")
 
     def release(self):

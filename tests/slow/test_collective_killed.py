@@ -48,7 +48,7 @@ class Files:
     def drop(self, key):
         self._path(key).unlink(missing_ok=True)
 
-    def twin(self):
+    def reconnect(self):
         return self
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from collective import Divided, among, failed, read, same, small, stage, whole
 from faults import scratched
-from holdfast.collective.division import begins, holders
+from holdfast.collective.division import assign_linked, run_starts
 from holdfast.rules import Every, Last, Whole
 from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
@@ -282,7 +282,7 @@ def test_ranks_need_not_agree_on_the_checkpoint_before(tmp_path):
 @given(st.lists(st.lists(st.integers(0, 9), unique=True).map(sorted), max_size=4), st.sets(st.integers(0, 9)))
 def test_what_several_claim_the_first_holds(claimed, differing):
     """Everything that is claimed has one holder, who claimed it; what is not alike everywhere may only be rank 0's."""
-    found = holders(claimed, differing)
+    found = assign_linked(claimed, differing)
     held = [place for places in found.values() for place in places]
     assert len(held) == len(set(held))
     assert all(set(places) <= set(claimed[rank]) for rank, places in found.items())
@@ -297,7 +297,7 @@ def test_whose_a_key_is_follows_from_where_runs_begin(owners):
     found = []
     for rank in range(4):
         mine = {key for key, owner in zip(keys, owners, strict=True) if owner == rank}
-        found += [(key, rank) for key in begins(keys, mine)]
+        found += [(key, rank) for key in run_starts(keys, mine)]
     for key, owner in zip(keys, owners, strict=True):
         assert owner == max(each for each in found if each[0] <= key)[1]
 
@@ -315,13 +315,13 @@ def test_files_are_written_anew_every_so_many_checkpoints(tmp_path):
 
 def test_what_is_written_beside_what_is_shared_lies_in_the_snapshot_as_its_files(tmp_path, monkeypatch):
     """From the fourth save on, by which each rank knows what it will share: nothing is gathered leaf by leaf."""
-    found, write = [], shards.write
+    found, write = [], shards.write_shard
 
     def told(path, staged, *rest):
         found.append((int(path.name.split("-")[1]), staged.snapshot is not None))
         return write(path, staged, *rest)
 
-    monkeypatch.setattr(shards, "write", told)
+    monkeypatch.setattr(shards, "write_shard", told)
     course(tmp_path, 2, lora(2, divided=True), range(1, 6), snapshots=True)
     assert {True} == {whole for step, whole in found if step > 3}
 

@@ -46,7 +46,7 @@ from holdfast.run.run import Run
 from holdfast.state.snapshot import Arena
 from holdfast.store import attempt as attempts
 from holdfast.store import claiming
-from holdfast.store.shards import Abandoned
+from holdfast.store.shards import SaveAbandoned
 from holdfast.store.store import Store
 from stores import listing, put, state_of, steps, whole
 
@@ -266,17 +266,17 @@ def adopt_late(story: Story) -> Iterator[None]:
     os.rename(path, partial)
     story.done = story.done._replace(step=1, flying=2)
     yield
-    fence = claiming.fence
+    fence = claiming.fence_attempt
 
     def late(attempt: attempts.Attempt, log: journal.Log) -> None:
         os.rename(partial, path)
         fence(attempt, log)
 
-    claiming.fence = late
+    claiming.fence_attempt = late
     try:
         story.claim()
     finally:
-        claiming.fence = fence
+        claiming.fence_attempt = fence
     story.store.prune(Last(1))
 
 
@@ -530,13 +530,13 @@ def test_a_save_that_gives_way_at_any_request_leaves_the_store_as_it_was():
 
             def before_each(left: Iterator[int] = left) -> None:
                 if next(left, None) is None:
-                    raise Abandoned
+                    raise SaveAbandoned
 
             staged = store.stage(state_of(3), arena)
             try:
                 store.commit(staged, step=3, before_each=before_each)
                 break
-            except Abandoned:
+            except SaveAbandoned:
                 assert seen == listing(store.root)
         assert nth > 4
         assert whole(store.load(), 3)

@@ -110,7 +110,7 @@ def test_each_save_may_have_a_writer_of_its_own(tmp_path):
     save_to(tmp_path, 1)
     save_to(tmp_path, 2)
     assert [1, 2] == [each.step for each in Store(tmp_path).checkpoints()]
-    dcp_writer._give_back()
+    dcp_writer._release_runs()
     (log,) = journal.logs(tmp_path)
     assert log.closed
 

@@ -22,7 +22,7 @@ from holdfast.state.snapshot import Arena
 from holdfast.store import boxes, divided, format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.lineage import Lineage
-from holdfast.store.shards import Stale
+from holdfast.store.shards import StaleLink
 from holdfast.store.store import Store
 from stores import flip, invoke
 
@@ -101,25 +101,25 @@ def test_files_stay_few_and_saves_small_however_long_it_goes(monkeypatch):
     ring, at = np.zeros(2048, np.uint8), 0
     forever = Whole(checkpoints=10**6, hours=10**6)
     written, counts, totals = [], [], []
-    parts = divided.pieces(Block("numpy", "uint8", ring.shape, memoryview(ring), {}))
+    parts = divided.split_block(Block("numpy", "uint8", ring.shape, memoryview(ring), {}))
     lineage = Lineage(Path("run/checkpoints/step-000000001"), format.utc(0), {}, {})
     for step in range(1, 130):
-        first = divided.PieceRange(step, 0, "ring")
-        known = divided.current(lineage.leaves).get("ring", {})
-        made = divided._division(first, parts, known, lineage, forever, divided.MOST_FILES)
+        first = divided.PieceKey(step, 0, "ring")
+        known = divided.newest_pieces(lineage.leaves).get("ring", {})
+        made = divided._plan_division(first, parts, known, lineage, forever, divided.MOST_FILES)
         assert made is not None
         leaves = {key: leaf for link in made.links for key, leaf in link.leaves.items()}
         files = {link.name: link.file for link in made.links}
         for shard in made.shards:
-            files[shard.name] = format.File(sum(made.fresh[key].data.nbytes for key in shard.keys), "")
+            files[shard.name] = format.FileEntry(sum(made.fresh[key].data.nbytes for key in shard.keys), "")
             for key in shard.keys:
                 part = made.fresh[key]
                 digest = format.digest(part.data)
-                leaves[key] = format.Leaf(
+                leaves[key] = format.LeafEntry(
                     part.kind, part.dtype, part.shape, shard.name, 0, part.data.nbytes, digest, part.attrs
                 )
         if step % 10 == 0:
-            holds = divided.current(leaves)["ring"]
+            holds = divided.newest_pieces(leaves)["ring"]
             assert [leaves[holds[i]].digest for i in range(1024)] == [format.digest(part.data) for part in parts]
         written.append(sum(part.data.nbytes for part in made.fresh.values()) / ring.nbytes)
         counts.append(len(files))
@@ -219,12 +219,12 @@ def test_pieces_cover_a_leaf_in_order_each_in_one_stretch(shape, itemsize, least
     """Of every shape."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(divided, "PIECE_BYTES", least)
-        found = divided.grid(shape, itemsize)
+        found = divided.piece_grid(shape, itemsize)
     if not found:
         assert itemsize > least or np.prod(shape) > divided.MOST_PIECES
         return
     assert boxes.is_tiled(shape, found)
-    stretches = [list(boxes.stretches(shape, box, itemsize)) for box in found]
+    stretches = [list(boxes.byte_ranges(shape, box, itemsize)) for box in found]
     assert {1} == {len(each) for each in stretches}
     starts = [each[0].start for each in stretches]
     sizes = [each[0].size for each in stretches]
@@ -263,7 +263,7 @@ def test_arrays_and_tensors_of_all_kinds(small, tmp_path):
             state[key][(0,) * state[key].ndim] += 1
             state[key][(-1,) * state[key].ndim] = step
         both[step] = step
-    parted = {place.leaf for place in map(divided.parse, checkpoint.manifest.leaves) if place is not None}
+    parted = {place.leaf for place in map(divided.parse_key, checkpoint.manifest.leaves) if place is not None}
     assert {"flat", "wide", "cube", "tensor"} == parted
 
 
@@ -291,7 +291,7 @@ def test_a_damaged_file_is_found_and_its_pieces_are_written_anew(arena, small, t
             linked = name in {link.name for link in staged.links}
             assert linked or name != names[0]
             if arena and linked:  # it lacks the bytes, and is staged again
-                with pytest.raises(Stale):
+                with pytest.raises(StaleLink):
                     again.commit(staged, step=9)
                 staged = again.stage(buffer.state_dict(), Arena())
             checkpoint = again.commit(staged, step=9)
@@ -305,10 +305,10 @@ def test_what_a_load_reads_is_checked(small, tmp_path):
     buffer, store = Buffer(), Store(tmp_path)
     saved(store, buffer, [1, 2, 3, 4])
     newest = store.latest()
-    held = set(divided.current(newest.manifest.leaves)["rows"].values())
+    held = set(divided.newest_pieces(newest.manifest.leaves)["rows"].values())
     outcomes = set()
     for key, leaf in newest.manifest.leaves.items():
-        if divided.parse(key) is None:
+        if divided.parse_key(key) is None:
             continue
         flip(newest.path / leaf.shard, leaf.offset)
         with pytest.raises(Damaged, match=leaf.shard):
@@ -326,7 +326,7 @@ def test_a_piece_that_does_not_say_where_it_lies_is_damage(small, tmp_path):
     manifest = format.decode(path.read_bytes(), path)
     for attrs in ({}, {"of": [ROWS, WIDTH]}, {"of": [ROWS, WIDTH], "at": "00"}, {"of": [ROWS], "at": [0]}):
         leaves = {
-            key: msgspec.structs.replace(leaf, attrs=attrs) if divided.parse(key) else leaf
+            key: msgspec.structs.replace(leaf, attrs=attrs) if divided.parse_key(key) else leaf
             for key, leaf in manifest.leaves.items()
         }
         path.write_bytes(format.encode(msgspec.structs.replace(manifest, leaves=leaves)))
@@ -378,7 +378,7 @@ def test_killed_at_any_change_to_the_disk_the_old_or_the_new_is_there(step, smal
 def hostile(checkpoint, change):
     manifest = checkpoint.manifest
     leaves = dict(manifest.leaves)
-    change(leaves, [key for key in leaves if divided.parse(key)])
+    change(leaves, [key for key in leaves if divided.parse_key(key)])
     (checkpoint.path / format.MANIFEST).write_bytes(format.encode(msgspec.structs.replace(manifest, leaves=leaves)))
 
 

@@ -24,7 +24,7 @@ from holdfast.collective.store import CollectiveStore
 from holdfast.errors import UsageError
 from holdfast.state import codec, tree
 from holdfast.torch import live, pieces, stored
-from holdfast.torch.stored import TensorRestore, differing
+from holdfast.torch.stored import TensorRestore, tensor_differences
 from rank_threads import ranks
 
 MESHES = {
@@ -96,9 +96,9 @@ def test_a_piece_says_where_it_lies_and_every_item_is_written_once(name):
     seen = torch.zeros(WHOLE.shape, dtype=torch.int32)
     for rank in each_rank(shape):
         tensor = divided(WHOLE, shape, placements)
-        box = pieces.box(tensor)
+        box = pieces.local_box(tensor)
         slices = tuple(slice(at, at + extent) for at, extent in zip(box.at, box.shape, strict=True))
-        assert torch.equal(WHOLE[slices], pieces.local(tensor))
+        assert torch.equal(WHOLE[slices], pieces.local_tensor(tensor))
         block = tree.flatten({"w": tensor}).leaves["w"]
         if "of" not in block.attrs:
             assert bytes(block.data) == WHOLE.numpy().tobytes()
@@ -121,11 +121,15 @@ def fills(one, other, place):
     for rank in each_rank(shape):
         tensor = divided(torch.zeros_like(WHOLE), shape, placements)
         handle = checkpoint.as_rank(rank).handles()["w"]
-        assert differing("w", handle, tensor) == []
+        assert tensor_differences("w", handle, tensor) == []
         filling = TensorRestore()
-        filling.into(tensor, handle)
-        filling.run()
-        assert torch.equal(pieces.local(divided(WHOLE, shape, placements)), pieces.local(tensor)), (one, other, rank)
+        filling.read_into(tensor, handle)
+        filling.read_all()
+        assert torch.equal(pieces.local_tensor(divided(WHOLE, shape, placements)), pieces.local_tensor(tensor)), (
+            one,
+            other,
+            rank,
+        )
 
 
 def test_any_division_is_filled_from_any_other(tmp_path):
@@ -140,10 +144,10 @@ def test_a_rank_of_the_same_division_reads_its_own_piece_only(tmp_path, monkeypa
     checkpoint = saved(tmp_path, lambda _: {"w": divided(WHOLE, shape, placements)}, shape)
     for rank in each_rank(shape):
         tensor = divided(torch.zeros_like(WHOLE), shape, placements)
-        (cut,) = pieces.cuts(tensor, checkpoint.as_rank(rank).handles()["w"])
-        assert pieces.is_whole(cut)
-        assert cut.live.data_ptr() == pieces.local(tensor).data_ptr()
-        assert cut.stored.size_bytes == pieces.local(tensor).nbytes
+        (cut,) = pieces.stored_slices(tensor, checkpoint.as_rank(rank).handles()["w"])
+        assert pieces.is_whole_leaf(cut)
+        assert cut.live.data_ptr() == pieces.local_tensor(tensor).data_ptr()
+        assert cut.stored.size_bytes == pieces.local_tensor(tensor).nbytes
 
 
 def test_tied_dtensors_are_stored_once():
@@ -153,7 +157,7 @@ def test_tied_dtensors_are_stored_once():
         flat = tree.flatten({"a": tensor, "b": tensor.detach()})
         assert list(flat.leaves) == ["a"]
         with pytest.raises(UsageError, match="clone"):
-            tree.flatten({"a": tensor, "b": pieces.local(tensor)[:, 1:]})
+            tree.flatten({"a": tensor, "b": pieces.local_tensor(tensor)[:, 1:]})
 
 
 def test_partial_sums_and_what_is_no_box_are_refused():
@@ -224,11 +228,11 @@ def test_models_and_moments_go_from_one_process_into_pieces_and_back(other, tmp_
         live.restore(twin, handles["model"])
         live.restore(fresh, handles["optimizer"])
         for a, b in zip(expected_model.parameters(), twin.parameters(), strict=True):
-            assert torch.equal(pieces.local(a), pieces.local(b))
+            assert torch.equal(pieces.local_tensor(a), pieces.local_tensor(b))
             assert a.placements == b.placements
             for key, moment in expected.state[a].items():
                 assert type(moment) is type(fresh.state[b][key])
-                assert torch.equal(pieces.local(moment), pieces.local(fresh.state[b][key]))
+                assert torch.equal(pieces.local_tensor(moment), pieces.local_tensor(fresh.state[b][key]))
 
     def state(_):
         model, optimizer = pieced(shape, placements)
@@ -248,9 +252,9 @@ def test_another_shape_of_the_whole_is_a_mismatch():
     """Shapes that are compared are those of the whole, on every rank alike."""
     for _ in each_rank((4,)):
         tensor = divided(WHOLE, *MESHES["4"])
-        lines = differing("w", live.capture(torch.Generator())["state"], tensor)
+        lines = tensor_differences("w", live.capture(torch.Generator())["state"], tensor)
         assert lines != []
-        assert differing("w", divided(WHOLE, *MESHES["4"]), tensor) == []
+        assert tensor_differences("w", divided(WHOLE, *MESHES["4"]), tensor) == []
 
 
 def test_a_module_with_hooks_of_its_own_gets_dtensors():
@@ -261,7 +265,9 @@ def test_a_module_with_hooks_of_its_own_gets_dtensors():
         whole = {name: value.clone() for name, value in trained(2)[0].state_dict().items()}
         live.restore(model, whole)
         for name, parameter in model.named_parameters():
-            assert torch.equal(pieces.local(parameter), pieces.local(pieces.divided_like(parameter, whole[name])))
+            assert torch.equal(
+                pieces.local_tensor(parameter), pieces.local_tensor(pieces.divided_like(parameter, whole[name]))
+            )
 
 
 def test_weights_alone_are_read_into_pieces(tmp_path):
@@ -273,7 +279,8 @@ def test_weights_alone_are_read_into_pieces(tmp_path):
         holdfast.load_into(twin, tmp_path / "plain")
         for name, parameter in twin.named_parameters():
             assert torch.equal(
-                pieces.local(parameter), pieces.local(pieces.divided_like(parameter, model.get_parameter(name)))
+                pieces.local_tensor(parameter),
+                pieces.local_tensor(pieces.divided_like(parameter, model.get_parameter(name))),
             )
     saved(tmp_path / "pieces", lambda _: {"model": live.capture(parallel(trained()[0], *MESHES["4"]))}, (4,))
     whole = trained(1)[0]
@@ -320,23 +327,23 @@ def test_a_fresh_optimizer_gets_moments_of_the_kind_that_torch_makes(make, tmp_p
                 assert type(here) is type(there)
                 if isinstance(there, torch.Tensor):
                     assert (here.dtype, here.shape) == (there.dtype, there.shape)
-                    assert torch.equal(pieces.local(here), pieces.local(there))
+                    assert torch.equal(pieces.local_tensor(here), pieces.local_tensor(there))
 
 
 def test_what_is_read_around_its_place_is_little_at_a_time(tmp_path, monkeypatch):
     """Leaves of which only a part is wanted exist twice for as long as it takes, and few of them at once."""
     wholes = {f"w{number}": WHOLE + number for number in range(5)}
     checkpoint = Store(tmp_path).save(wholes, step=1)
-    read, real = [], codec.read_all
+    read, real = [], codec.read_into_memory
     monkeypatch.setattr(stored, "AROUND_BYTES", 2 * WHOLE.nbytes)
-    monkeypatch.setattr(stored, "read_all", lambda wanted: (read.append(len(wanted)), real(wanted)))
+    monkeypatch.setattr(stored, "read_into_memory", lambda wanted: (read.append(len(wanted)), real(wanted)))
     for _ in each_rank((2,)):
         read.clear()
         tensors = {name: divided(torch.zeros_like(WHOLE), *MESHES["2"]) for name in wholes}
         filling = TensorRestore()
         for name, tensor in tensors.items():
-            filling.into(tensor, checkpoint.handles()[name])
-        filling.run()
+            filling.read_into(tensor, checkpoint.handles()[name])
+        filling.read_all()
         assert [count for count in read if count] == [2, 2, 1]
         for name, tensor in tensors.items():
-            assert torch.equal(pieces.local(divided(wholes[name], *MESHES["2"])), pieces.local(tensor))
+            assert torch.equal(pieces.local_tensor(divided(wholes[name], *MESHES["2"])), pieces.local_tensor(tensor))

@@ -15,7 +15,7 @@ from faults import scratched
 from holdfast.errors import Damaged, NotFound, StoreError
 from holdfast.store import format, problems, reading
 from holdfast.store.checkpoint import Checkpoint
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from stores import flip
 
 FLIPS = 1100  # `make prove` tries ten thousand
@@ -36,7 +36,9 @@ def build(root: Path) -> list[Checkpoint]:
     """Two checkpoints of equal sizes, and one of plain files."""
     store = Store(root)
     for step in (1, 2):
-        facts = Facts(document={"host": "a", "nested": {"versions": ["1.0", "2.0"]}}, metrics={"acc": 0.5}, note="é  x")
+        facts = ManifestFields(
+            document={"host": "a", "nested": {"versions": ["1.0", "2.0"]}}, metrics={"acc": 0.5}, note="é  x"
+        )
         store.save(state_of(step), step=step, facts=facts)
     with store.directory(step=3, note="files") as path:
         (path / "sub").mkdir()
@@ -141,10 +143,10 @@ def test_no_flipped_bit_goes_unnoticed():
 def test_the_flips_would_show_a_weaker_check(monkeypatch):
     """Without the leaves' digests, without the header's, without the manifest's own: some flips are missed."""
     weaker = {
-        "shard: tensor data": lambda patch: patch.setattr(reading._Leaf, "check", lambda *_: None),
-        "shard: padding of the header": lambda patch: patch.setattr(problems, "_of_header", lambda *_: iter(())),
+        "shard: tensor data": lambda patch: patch.setattr(reading._LeafRead, "check", lambda *_: None),
+        "shard: padding of the header": lambda patch: patch.setattr(problems, "_header_problems", lambda *_: iter(())),
         "manifest: values": lambda patch: patch.setattr(format, "digest", lambda *_: "0" * 32),
-        "plain files": lambda patch: patch.setattr(problems, "of_sizes_and_headers", lambda *_, **__: iter(())),
+        "plain files": lambda patch: patch.setattr(problems, "layout_problems", lambda *_, **__: iter(())),
     }
     for kind, weaken in weaker.items():
         with scratched("weaker") as base, monkeypatch.context() as patch:

@@ -257,7 +257,9 @@ def test_without_the_removal_of_the_directory_ghosts_act(monkeypatch, fence):
     if fence == "no removal":
         monkeypatch.setattr(disk, "remove_dir", spared)
     else:
-        monkeypatch.setattr(claiming, "fence", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch())
+        monkeypatch.setattr(
+            claiming, "fence_attempt", lambda new, log: (new.room.parent / f"fenced-{log.attempt}").touch()
+        )
     acted = 0
     for nth in range(0, 150, 10):
         try:
@@ -475,11 +477,16 @@ def test_drafts_of_dead_claimers_are_swept_away():
     """One whose maker is provably gone, or that has been without a first line for an hour; others stay."""
     with scratched("drafts") as place:
         store = before(place / "run")
-        owners = {"gone": {**owner.me(), "pid_started": "1"}, "here": owner.me(), "torn": None, "old": None}
+        owners = {
+            "gone": {**owner.describe_this_process(), "pid_started": "1"},
+            "here": owner.describe_this_process(),
+            "torn": None,
+            "old": None,
+        }
         for name, facts in owners.items():
             draft = place / "run" / "attempts" / f".claim-{name}"
             draft.mkdir()
-            line = journal.lines([{"event": "begin", "owner": facts}]) if facts else b'{"event": "be'
+            line = journal.encode_events([{"event": "begin", "owner": facts}]) if facts else b'{"event": "be'
             (draft / "attempt-9.jsonl").write_bytes(line)
         os.utime(draft, (0, time.time() - 7200))
         store.close()

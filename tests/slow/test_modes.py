@@ -251,7 +251,7 @@ HIDES = """
 import json, subprocess
 from holdfast import owner
 subprocess.run(["mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"], check=True)
-owner.me()
+owner.describe_this_process()
 become()
 found = json.loads(words[0])
 print(owner._process(found["pid"]), owner.proven_gone(found, lambda: 0.0))
@@ -263,5 +263,5 @@ print(owner.proven_gone(found | {"pid": 4_000_000}, lambda: 0.0))
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
 def test_a_process_that_proc_hides_is_not_proven_dead(shared):
     """Clusters mount /proc so that it shows one's own processes only: a colleague's living attempt is refused."""
-    told = as_user(BOB, shared, HIDES, json.dumps(owner.me()), within=("unshare", "-m"))
+    told = as_user(BOB, shared, HIDES, json.dumps(owner.describe_this_process()), within=("unshare", "-m"))
     assert told.stdout.splitlines() == ["None False", "True"], told.stderr

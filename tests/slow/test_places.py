@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Every, Last, Run, Stopped
 from holdfast.errors import HoldfastError, StoreError, UsageError
-from holdfast.store import places
+from holdfast.store import symlinks
 from holdfast.store.store import Store
 from stores import flip, invoke
 from toy import Toy, events
@@ -309,7 +309,7 @@ ALICE, BOB, ROOT = 1001, 1002, 0
     ],
 )
 def test_who_follows_which_link(link, target, run, user, follows):
-    assert follows == places.may_follow(link, target, run, user)
+    assert follows == symlinks.may_follow_link(link, target, run, user)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -38,7 +38,7 @@ while training.loop.goes_on:
     training.loop.begin_epoch()
     engine.Engine().fit(Callback, seen)
     training.loop.end_epoch()
-training.leave()
+training.end_run()
 print(seen)
 """
 LOADER = """

@@ -11,7 +11,7 @@ def test_the_engine_as_shipped_writes_what_is_larger_than_its_buffers(tmp_path):
     size = 2 * bulk.BUFFERS * bulk.CHUNK_BYTES + 12345
     data = test_bulk.bytes_of(size)
     for number, kind in enumerate(["at a page", "inside a page"]):
-        test_bulk.written(tmp_path / str(number), [bulk.Extent(test_bulk.laid(kind, data), [5, size - 5])])
+        test_bulk.written(tmp_path / str(number), [bulk.MemoryRun(test_bulk.laid(kind, data), [5, size - 5])])
 
 
 def test_files_come_back_cold_and_warm(tmp_path):

@@ -19,7 +19,7 @@ from faults import FULL, door, failing, scratched
 from holdfast import retention
 from holdfast.errors import HoldfastError, NotFound, UsageError
 from holdfast.rules import Best, Last
-from holdfast.store.store import Facts, Store
+from holdfast.store.store import ManifestFields, Store
 from stores import put, state_of, steps, whole
 
 
@@ -148,7 +148,7 @@ class StoreModel(RuleBasedStateMachine):
         step = self.next + gap
         name = f"step-{step:09d}" + ("-end" if phase == "end" else "")
         self.acc = float(acc)
-        facts = Facts(phase=phase, metrics={"acc": acc}, document={"by": "a model"})
+        facts = ManifestFields(phase=phase, metrics={"acc": acc}, document={"by": "a model"})
         if name in self.facts and name != self.unsure:
             with pytest.raises(UsageError):
                 self.store.save(state_of(step), step=step, facts=facts)
@@ -194,7 +194,7 @@ class StoreModel(RuleBasedStateMachine):
         try:
             with door(failing(nth, code)):
                 self.store.save(
-                    state_of(self.next), step=self.next, facts=Facts(metrics={"acc": 0}, document={"by": "x"})
+                    state_of(self.next), step=self.next, facts=ManifestFields(metrics={"acc": 0}, document={"by": "x"})
                 )
         except HoldfastError:
             self.unsure = name if may_go else self.unsure

@@ -352,7 +352,7 @@ def test_a_start_that_wakes_while_it_is_given_up_is_waited_for(tmp_path, fakes, 
     """Its sign of life came after the last look: the later one looks once more after it has said that it goes on."""
     monkeypatch.setattr(place, "SILENT_S", 0.5)
     begin, leave, woke = {"event": "begin", "supervisor": "a", "time": 1.0}, tmp_path / "leave-a", []
-    (tmp_path / place.JOURNAL).write_bytes(journal.lines([begin]))
+    (tmp_path / place.JOURNAL).write_bytes(journal.encode_events([begin]))
     (tmp_path / "alive-a").touch()
 
     def sign(_):
@@ -367,9 +367,15 @@ def test_a_start_that_wakes_while_it_is_given_up_is_waited_for(tmp_path, fakes, 
 def test_a_job_that_was_killed_as_a_whole_is_gone_on_with(tmp_path, fakes):
     """Its supervisor wrote no last line, on another machine: Slurm says that the job is over. While it is not, no."""
     (tmp_path / "d").mkdir()
-    elsewhere = {**owner.me(), "host": "n9", "boot": "b", "machine": "m", "job": {"id": "17", "restart_count": 0}}
+    elsewhere = {
+        **owner.describe_this_process(),
+        "host": "n9",
+        "boot": "b",
+        "machine": "m",
+        "job": {"id": "17", "restart_count": 0},
+    }
     line = {"event": "begin", "supervisor": "a", "owner": elsewhere, "time": time.time()}
-    (tmp_path / "d/supervisor.jsonl").write_bytes(journal.lines([line]))
+    (tmp_path / "d/supervisor.jsonl").write_bytes(journal.encode_events([line]))
     fakes.say("scontrol show job 17", record(JobState="RUNNING"))
     refused = supervised(tmp_path, python("pass"), "--run", "d")
     assert (2, 1) == (refused.code, refused.said.count("may still be running there"))

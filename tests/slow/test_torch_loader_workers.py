@@ -113,13 +113,13 @@ ORPHANED = """
     torch_workers.MP_STATUS_CHECK_INTERVAL = torch_workers.worker.MP_STATUS_CHECK_INTERVAL = 600.0
 
     from torch.utils.data import DataLoader
-    from holdfast.torch.workers import sheltered
+    from holdfast.torch.workers import workers_ignore_stops
 
     def told(worker):
         os.write(1, b"%d\\n" % os.getpid())  # in one piece
 
     if __name__ == "__main__":
-        with sheltered():
+        with workers_ignore_stops():
             for batch in DataLoader(range(400), num_workers=2, prefetch_factor=2, worker_init_fn=told):
                 signal.pause()
 """

@@ -1,4 +1,4 @@
-"""Accelerator: what it is made of, as members of the state.
+"""An Accelerator as members of the state: the objects that it has prepared, and the rest.
 
 That is what `accelerator.save_state` saves, but without pickle and each object by its own adapter;
 besides, pending gradients, and what its prepared loaders count. `prepare` may add to it until the
@@ -15,14 +15,14 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
 from ..errors import UsageError
-from ..state.captured import Attributes
-from .live import inside
+from ..state.captured import AttributeSet
+from .live import unwrap
 
 _TRIED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
 _COUNTED = ("iteration", "end_of_dataloader", "remainder")  # by a prepared loader
 
 
-def members(target: object) -> Attributes | None:
+def members(target: object) -> AttributeSet | None:
     """Return the parts of `target` that are saved one by one, if it is an Accelerator.
 
     Raises:
@@ -44,11 +44,11 @@ def members(target: object) -> Attributes | None:
             "the Accelerator has prepared nothing yet: "
             "enter the run behind accelerator.prepare(...)"
         )
-    return Members(target)
+    return AcceleratorMembers(target)
 
 
-class Members(Attributes):
-    """The objects of an Accelerator, which restore themselves, and the rest."""
+class AcceleratorMembers(AttributeSet):
+    """The objects of an Accelerator, which restore themselves, and its accumulation state."""
 
     keeps_gradients = True
 
@@ -56,20 +56,20 @@ class Members(Attributes):
         super().__init__(
             accelerator, ("models", "optimizers", "schedulers", "scalers", "objects", "rest")
         )
-        self._rest = Rest(accelerator)
+        self._rest = AccumulationState(accelerator)
 
     def values(self) -> dict[str, Any]:
         own: Any = self.target
         return {
             "models": list(own._models),  # noqa: SLF001  what save_state reads
-            "optimizers": [inside(each) for each in own._optimizers],  # noqa: SLF001
-            "schedulers": [inside(each) for each in own._schedulers],  # noqa: SLF001
+            "optimizers": [unwrap(each) for each in own._optimizers],  # noqa: SLF001
+            "schedulers": [unwrap(each) for each in own._schedulers],  # noqa: SLF001
             "scalers": [own.scaler] if own.scaler is not None else [],
             "objects": list(own._custom_objects),  # noqa: SLF001
             "rest": self._rest,
         }
 
-    def put(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: Any) -> None:
         """Refuse every value that the checkpoint would set.
 
         Raises:
@@ -79,8 +79,8 @@ class Members(Attributes):
         raise UsageError(f"the Accelerator's {name} in the checkpoint do not fit those here")
 
 
-class Rest:
-    """What an Accelerator remembers besides its objects: where it is in a group of batches, with
+class AccumulationState:
+    """The accumulation state of an Accelerator: its position in a group of accumulated batches, and
     the gradients.
 
     Gradients that a loop leaves until its next `zero_grad` look like pending ones, and are saved
@@ -98,11 +98,13 @@ class Rest:
             "sync_gradients": own.gradient_state.sync_gradients,
             "skipped": [bool(each.step_was_skipped) for each in own._optimizers],  # noqa: SLF001
             "gradients": [_gradients(model) for model in own._models],  # noqa: SLF001
-            "loaders": [_counts(loader) for loader in own._dataloaders],  # noqa: SLF001
+            "loaders": [_loader_counts(loader) for loader in own._dataloaders],  # noqa: SLF001
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore both. Loaders that the checkpoint lacks stay as they are."""
+        """Restore the counts and the gradients. Loaders that the checkpoint lacks stay as
+        they are.
+        """
         own = self._accelerator
         own.step = state["step"]
         own.gradient_state.sync_gradients = state["sync_gradients"]
@@ -113,7 +115,7 @@ class Rest:
                 stored = gradients.get(str(number))
                 parameter.grad = None if stored is None else stored.to(parameter.device)
         for loader, counts in zip(own._dataloaders, state["loaders"], strict=False):  # noqa: SLF001
-            _recount(loader, counts)
+            _restore_counts(loader, counts)
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -125,13 +127,13 @@ def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _counts(loader: Any) -> dict[str, Any]:
+def _loader_counts(loader: Any) -> dict[str, Any]:
     generator = getattr(loader, "synchronized_generator", None)
     state = {} if generator is None else {"generator": generator.get_state()}
     return {name: getattr(loader, name) for name in _COUNTED if hasattr(loader, name)} | state
 
 
-def _recount(loader: Any, counts: Mapping[str, Any]) -> None:
+def _restore_counts(loader: Any, counts: Mapping[str, Any]) -> None:
     for name, value in counts.items():
         if name != "generator":
             setattr(loader, name, value)

@@ -1,4 +1,5 @@
-"""Prepared optimizers and schedulers: each is captured and restored as the one inside it.
+"""Prepared optimizers and schedulers of accelerate: each is captured and restored as the object
+inside it.
 
 AcceleratedOptimizer is no subclass of the optimizer that it wraps. Its own load_state_dict would
 cast the fp32 moments of bf16 parameters.
@@ -16,37 +17,37 @@ from ..run.objects import OBJECTS, adapter_for
 
 
 def handles(target: object) -> bool:
-    """Whether it is a prepared optimizer, or a prepared scheduler."""
+    """Return whether the object is a prepared optimizer, or a prepared scheduler."""
     return isinstance(target, AcceleratedOptimizer | AcceleratedScheduler)
 
 
-def inside(target: Any) -> Any:
-    """Return what the program gave to `Accelerator.prepare`."""
+def unwrap(target: Any) -> Any:
+    """Return the object that the program gave to `Accelerator.prepare`."""
     while handles(target):
         target = target.optimizer if isinstance(target, AcceleratedOptimizer) else target.scheduler
     return target
 
 
 def capture(target: Any) -> Any:
-    return OBJECTS.capture(inside(target))
+    return OBJECTS.capture(unwrap(target))
 
 
 def differences(target: Any, stored: Any) -> list[str]:
-    return OBJECTS.differences(inside(target), stored)
+    return OBJECTS.differences(unwrap(target), stored)
 
 
 def restore(target: Any, stored: Any) -> None:
-    OBJECTS.restore(inside(target), stored)
+    OBJECTS.restore(unwrap(target), stored)
 
 
 def overridden_options(target: Any, stored: Any) -> list[str]:
-    adapter = adapter_for(inside(target))
-    return [] if adapter is None else list(adapter.overridden_options(inside(target), stored))
+    adapter = adapter_for(unwrap(target))
+    return [] if adapter is None else list(adapter.overridden_options(unwrap(target), stored))
 
 
 def override(target: Any, changes: Mapping[str, Any], others: Iterable[object] = ()) -> list[str]:
-    adapter: Any = adapter_for(inside(target))
-    return list(adapter.override(inside(target), changes, [inside(each) for each in others]))
+    adapter: Any = adapter_for(unwrap(target))
+    return list(adapter.override(unwrap(target), changes, [unwrap(each) for each in others]))
 
 
 def parameter_count(target: object) -> None:

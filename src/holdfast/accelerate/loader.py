@@ -1,4 +1,4 @@
-"""How a loop walks a loader that `Accelerator.prepare` has returned.
+"""The feed of a loader that `Accelerator.prepare` has returned.
 
 accelerate's own iteration walks it: device placement, `end_of_dataloader`, `remainder`,
 synchronised random numbers, batches that process 0 dispatches. Only the torch loader inside is
@@ -26,19 +26,19 @@ from accelerate.data_loader import (
 from accelerate.utils import synchronize_rng_states
 
 from ..data import feed as feeds
-from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
-from ..data.promise import Unproven, digest_of
+from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
+from ..data.promise import UnprovenCode, code_digest
 from ..errors import UsageError
 from ..state import rng
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from .accelerator import Members
+from .accelerator import AcceleratorMembers
 
 _END = object()
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a prepared loader; None for others.
+    """Return the feed of a prepared loader; None for other loaders.
 
     Raises:
         UsageError: it begins in the middle, keeps a position of its own, differs in length between
@@ -79,16 +79,18 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
             "and fills a short last one up from the first one that it has "
             "dispatched: after a resume that is another one. Give the loader drop_last=True"
         )
-    return PreparedFeed(loader, seed, _untried())
+    return PreparedFeed(loader, seed, _unproven_accelerate())
 
 
 @cache
-def _untried() -> Unproven | None:
+def _unproven_accelerate() -> UnprovenCode | None:
     return require("accelerate", NAMES["accelerate"])
 
 
 class _FetchState(NamedTuple):
-    """The state just before a batch was fetched from the loader inside."""
+    """The position and the random numbers just before a batch was fetched from the loader
+    inside.
+    """
 
     number: int  # of the batches fetched before it in this epoch
     position: FeedPosition
@@ -100,13 +102,13 @@ class PreparedFeed(Feed):
     and `loader.iteration` follows them.
     """
 
-    def __init__(self, loader: Any, seed: int, untried: Unproven | None) -> None:
+    def __init__(self, loader: Any, seed: int, untried: UnprovenCode | None) -> None:
         super().__init__(loader)
         self._inner = feeds.feed_for(loader.base_dataloader, seed)
         self.replays, inside = self._inner.replays, self._inner.unknown
         self.unknown = untried or inside
         if untried is not None and inside is not None:  # one drill proves both
-            self.unknown = untried._replace(code=untried.code[:16] + digest_of(inside)[:16])
+            self.unknown = untried._replace(code=untried.code[:16] + code_digest(inside)[:16])
         dispatches = isinstance(loader, DataLoaderDispatcher) and not loader.split_batches
         # batches of the loader inside for one outside
         self._each = loader.state.num_processes if dispatches else 1
@@ -119,17 +121,17 @@ class PreparedFeed(Feed):
         self._end: FeedPosition | None = None  # where this epoch was resumed, if that was its end
 
     @property
-    def at_rest(self) -> bool:
-        """Whether the last batch ended a group of `accelerator.accumulate`."""
+    def can_save_here(self) -> bool:
+        """Return whether the last batch ended a group of `accelerator.accumulate`."""
         return bool(self._loader.gradient_state.sync_gradients)
 
-    def require(self, objects: Iterable[object]) -> None:
+    def require_objects(self, objects: Iterable[object]) -> None:
         """Require the loader's Accelerator among the tracked objects.
 
         Raises:
             UsageError: the Accelerator is not in the state.
         """
-        if not any(isinstance(each, Members) for each in objects):
+        if not any(isinstance(each, AcceleratorMembers) for each in objects):
             raise UsageError(
                 "run.batches() of a prepared loader wants the Accelerator in the state, "
                 "which keeps the gradients of a "
@@ -140,28 +142,28 @@ class PreparedFeed(Feed):
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         position, self._end = self._end if position is None else position, None
-        self._epoch, self._given = epoch, reached(position, epoch)
+        self._epoch, self._given = epoch, batches_before(position, epoch)
         self._notes.clear()
         self._again.clear()
         if position is not None and self._given and position["ended"]:
             self._end = position
-            return self._ended()
+            return self._end_without_batches()
         self._loader.iteration = epoch
         if position is not None:
             self._set_generator(position["began"])
         if not self._given:
             self._synchronize()
-        self._began = self._generator()
+        self._began = self._generator_state()
         self._loader.set_epoch(epoch)
         inner = None if position is None else position["inner"]
-        self._batches, self._fetched = self._inner.open(epoch, inner), reached(inner, epoch)
+        self._batches, self._fetched = self._inner.open(epoch, inner), batches_before(inner, epoch)
         if self._given and position is not None:
             for random in position["fetched"]:
                 rng.restore(random)
                 self._again.append(self._fetch(random))
         elif position is not None:  # the sampler was only asked for the epoch before, to compare
             self._set_generator(position["now"])
-            self._began = self._generator()
+            self._began = self._generator_state()
         return self._walk()
 
     def position(self, consumed: int) -> FeedPosition:
@@ -174,7 +176,7 @@ class PreparedFeed(Feed):
             "fetched": [fetch.random for fetch in ahead],
             "ended": 0 < consumed == self._given and bool(self._loader.end_of_dataloader),
             "began": self._began,
-            "now": self._generator(),
+            "now": self._generator_state(),
         }
 
     def describe(self) -> LoaderFacts:
@@ -194,7 +196,7 @@ class PreparedFeed(Feed):
     def _walk(self) -> Iterator[Any]:
         batches: Any = iter(self._loader)
         try:
-            with self._begins_here():
+            with self._begin_iteration():
                 batch = next(batches, _END)
             while batch is not _END:
                 self._given += 1
@@ -210,13 +212,13 @@ class PreparedFeed(Feed):
             raise
 
     @contextmanager
-    def _begins_here(self) -> Iterator[None]:
-        """Within this block accelerate begins its iteration. It takes our batches, and does not
-        synchronise again.
+    def _begin_iteration(self) -> Iterator[None]:
+        """Let accelerate begin its iteration within this block. It takes Holdfast's batches, and
+        does not synchronise again.
         """
         loader, inside = self._loader, vars(self._loader.base_dataloader)
         kinds = getattr(loader, "rng_types", None)
-        inside["__iter__"] = self._taken
+        inside["__iter__"] = self._fetch_all
         loader.rng_types = None
         try:
             yield
@@ -224,7 +226,7 @@ class PreparedFeed(Feed):
             del inside["__iter__"]
             loader.rng_types = kinds
 
-    def _taken(self) -> Iterator[Any]:
+    def _fetch_all(self) -> Iterator[Any]:
         """Yield the batches of the loader inside as accelerate takes them."""
         while (batch := self._again.popleft() if self._again else self._fetch()) is not _END:
             yield batch
@@ -238,7 +240,7 @@ class PreparedFeed(Feed):
         self._fetched += batch is not _END
         return batch
 
-    def _ended(self) -> Iterator[Any]:
+    def _end_without_batches(self) -> Iterator[Any]:
         """End an epoch of which no batch remains; accelerate's own iteration would begin it once
         more.
 
@@ -249,14 +251,12 @@ class PreparedFeed(Feed):
         self._loader.iteration, self._loader.end_of_dataloader = self._epoch + 1, True
 
     def _synchronize(self) -> None:
-        """Do what accelerate does as it begins:
-        all processes have the random numbers of process 0.
-        """
+        """Give all processes the random numbers of process 0, as accelerate does when it begins."""
         kinds = getattr(self._loader, "rng_types", None)
         if kinds is not None:
             synchronize_rng_states(kinds, self._loader.synchronized_generator)
 
-    def _generator(self) -> Any:
+    def _generator_state(self) -> Any:
         """Return the state of the generator that the samplers of all processes share,
         if there is one.
         """

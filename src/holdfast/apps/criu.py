@@ -22,7 +22,7 @@ import msgspec
 from .. import disk, scan
 from ..children import processes
 from ..errors import UsageError
-from ..state.sound import Count, sound
+from ..state.validation import Count, errors_as_damage
 from . import wait
 from .program import ProgramCheckpoint, ProgramExit, Verdict, make_empty
 
@@ -129,7 +129,7 @@ def _sizes(checkpoint: Path) -> dict[str, Count]:
         raise UsageError(
             f"{checkpoint}: holds no dump of CRIU; another program's? Give another --run"
         ) from None
-    with sound(f"{checkpoint / SIZES}"):
+    with errors_as_damage(f"{checkpoint / SIZES}"):
         return msgspec.json.decode(data, type=dict[str, Count])
 
 

@@ -1,5 +1,5 @@
-"""Converts a run's metrics log for TensorBoard:
-no step twice and none missing, however often the run was killed.
+"""Converts a run's metrics log for TensorBoard: no step is repeated and none is missing, however
+often the run was killed.
 """
 
 from .board import Board

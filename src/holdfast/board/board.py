@@ -46,9 +46,10 @@ class Board:
         )
         self._shared = directory is not None  # others may have files there
         self._only = only
-        self._follow(0)
+        self._switch_to_attempt(0)
 
-    def _follow(self, attempt: int) -> None:
+    def _switch_to_attempt(self, attempt: int) -> None:
+        """Follow the journal of this attempt from its beginning."""
         self._attempt = attempt
         self._read = 0  # bytes of its journal that were read
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
@@ -56,13 +57,13 @@ class Board:
         self._last: journal.Event = {}
 
     def make_private(self) -> None:
-        """Keep other users out of what this board writes, as they are kept out of its run."""
+        """Keep other users out of the board's files, as they are kept out of its run."""
         if not self._shared:
             disk.make_private(self.directory)
         for file in scan.glob(self.directory, _OURS) if self._shared else ():
             # another user's; gone; a link
             with suppress(PermissionError, FileNotFoundError, disk.NotPlain):
-                disk.close_to_others(file)
+                disk.restrict_to_owner(file)
 
     def update(self) -> None:
         """Bring the board up to date with the journals.
@@ -70,31 +71,31 @@ class Board:
         Raises:
             OSError: the board's directory cannot be written.
         """
-        attempt, path = _newest(self.run)
+        attempt, path = _newest_attempt(self.run)
         if self._only not in (None, attempt):
             return
         if attempt != self._attempt or (self._file is not None and not scan.exists(self._file)):
-            self._follow(attempt)
+            self._switch_to_attempt(attempt)
         data = _whole_lines(path, self._read)
         self._read += len(data)
         found = journal.parse(data)
         if self._file is not None:
-            self._add(found)
+            self._append_events(found)
             return
         self._waiting += found
         log = journal.Log(attempt, path, self._waiting)
         if log.restored is not None:  # else it may still revoke what earlier attempts did
-            self._begin(log)
+            self._begin_file(log)
             self._waiting = []
 
-    def _begin(self, log: journal.Log) -> None:
+    def _begin_file(self, log: journal.Log) -> None:
         """Begin this attempt's file at the step up to which the other files are correct and
         complete.
         """
         logs = [*(each for each in journal.logs(self.run) if each.attempt < log.attempt), log]
         files = scan.glob(self.directory, _OURS)
         first = _first_step(logs, files)
-        lines = [line for line in journal.merged(logs) if line["step"] >= first]
+        lines = [line for line in journal.merge_metrics(logs) if line["step"] >= first]
         now = time.time()
         # TensorBoard reads files in the order of their names, whatever the clocks show
         when = max(int(now), *(int(file.name.split(".")[3]) + 1 for file in files), 0)
@@ -107,7 +108,7 @@ class Board:
             (event for event in reversed(log.events) if event["event"] == "metrics"), {}
         )
 
-    def _add(self, found: Iterable[journal.Event]) -> None:
+    def _append_events(self, found: Iterable[journal.Event]) -> None:
         """Append what the attempt has logged, once;
         after a full disk its journal may hold lines twice.
         """
@@ -134,7 +135,7 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
     return 0
 
 
-def _newest(run: Path) -> tuple[int, Path]:
+def _newest_attempt(run: Path) -> tuple[int, Path]:
     """Return the number of the run's last attempt,
     and the present path of its journal; 0 if there is none yet.
     """

@@ -28,18 +28,20 @@ _HEAD_BYTES, _TAIL_BYTES = 12, 4
 
 def header(time: float) -> bytes:
     """Return the first record of every file."""
-    return _record(_event(time, 0) + _FILE_VERSION + _sized(b"brain.Event:2"))
+    return _record(_event(time, 0) + _FILE_VERSION + _length_prefixed(b"brain.Event:2"))
 
 
 def start(time: float, step: int) -> bytes:
     """Return a record that revokes all earlier values of `step` and of later steps."""
-    return _record(_event(time, step) + _SESSION_LOG + _sized(_START))
+    return _record(_event(time, step) + _SESSION_LOG + _length_prefixed(_START))
 
 
 def scalars(time: float, step: int, values: Mapping[str, float]) -> bytes:
     """Return a record with the `values` at `step`, by their tags."""
-    found = b"".join(_VALUE + _sized(_scalar(tag, value)) for tag, value in values.items())
-    return _record(_event(time, step) + _SUMMARY + _sized(found))
+    found = b"".join(
+        _VALUE + _length_prefixed(_scalar(tag, value)) for tag, value in values.items()
+    )
+    return _record(_event(time, step) + _SUMMARY + _length_prefixed(found))
 
 
 def last_step(data: bytes) -> int | None:
@@ -51,11 +53,11 @@ def last_step(data: bytes) -> int | None:
         size, checksum = struct.unpack_from("<QI", data, at)
         first = at + _HEAD_BYTES
         at = first + size + _TAIL_BYTES
-        if checksum != _masked(data[first - _HEAD_BYTES : first - 4]) or at > len(data):
+        if checksum != _masked_crc(data[first - _HEAD_BYTES : first - 4]) or at > len(data):
             break
         if data[first : first + 1] != _WALL_TIME or data[first + 9 : first + 10] != _STEP:
             break
-        found = _number(data, first + 10)
+        found = _read_varint(data, first + 10)
     return found
 
 
@@ -65,10 +67,10 @@ def _event(time: float, step: int) -> bytes:
 
 def _scalar(tag: str, value: float) -> bytes:
     packed = struct.pack("<f", ctypes.c_float(value).value)  # infinite if 32 bits are too few
-    return _TAG + _sized(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
+    return _TAG + _length_prefixed(tag.encode("utf-8", "replace")) + _SIMPLE_VALUE + packed
 
 
-def _sized(data: bytes) -> bytes:
+def _length_prefixed(data: bytes) -> bytes:
     return _varint(len(data)) + data
 
 
@@ -81,7 +83,7 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-def _number(data: bytes, at: int) -> int:
+def _read_varint(data: bytes, at: int) -> int:
     """Return the varint at that place."""
     found = shift = 0
     while data[at] & 0x80:
@@ -92,10 +94,15 @@ def _number(data: bytes, at: int) -> int:
 
 def _record(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
+    return (
+        length
+        + struct.pack("<I", _masked_crc(length))
+        + data
+        + struct.pack("<I", _masked_crc(data))
+    )
 
 
-def _masked(data: bytes) -> int:
+def _masked_crc(data: bytes) -> int:
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -103,10 +110,10 @@ def _masked(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _entry(byte: int) -> int:
+def _crc_table_entry(byte: int) -> int:
     for _ in range(8):
         byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
     return byte
 
 
-_TABLE = [_entry(byte) for byte in range(256)]
+_TABLE = [_crc_table_entry(byte) for byte in range(256)]

@@ -16,8 +16,8 @@ from ..run.mirror_lineage import resume_origin_of
 from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint
-from ..store.claiming import Elsewhere
-from ..store.format import run_json
+from ..store.claiming import RemoteFacts
+from ..store.format import encode_run
 from . import options
 from .formatting import print_report, showing_progress
 from .sources import LocalSource, RemoteSource, open_source
@@ -44,7 +44,7 @@ def command(src: str, dst: str, everything: bool, as_json: bool) -> int:
         chosen = here.locate().readable() if everything else [here.locate().select(step)]
         if not chosen:
             raise NotFound(f"{here.shown}: no whole checkpoint")
-        known = Elsewhere(chosen[-1].head.run, _last_attempt(here, chosen))
+        known = RemoteFacts(chosen[-1].head.run, _last_attempt(here, chosen))
         facts: dict[str, Any] = {"source": here.shown, "checkpoints": []}
         with open_target(dst, _run_json(here, known), known, tell) as to:
             facts["target"] = to.shown
@@ -60,7 +60,7 @@ def _last_attempt(here: LocalSource, chosen: Sequence[Checkpoint]) -> int:
     return max(*(each.head.attempt for each in chosen), *(claim.attempt for claim in claims), 0)
 
 
-def _run_json(here: LocalSource, known: Elsewhere) -> str:
+def _run_json(here: LocalSource, known: RemoteFacts) -> str:
     """Return the text of run.json. A copied single checkpoint has no such file; the run's id is
     then taken from its manifest.
     """
@@ -69,11 +69,11 @@ def _run_json(here: LocalSource, known: Elsewhere) -> str:
     root = here.locate().root
     if root is not None and scan.is_file(root / "run.json") and read_run(root) == known.run:
         return (root / "run.json").read_text()
-    return run_json(str(known.run), owner.me(), None).decode()
+    return encode_run(str(known.run), owner.describe_this_process(), None).decode()
 
 
 def _items_to_copy(
-    here: LocalSource, chosen: Sequence[Checkpoint], known: Elsewhere
+    here: LocalSource, chosen: Sequence[Checkpoint], known: RemoteFacts
 ) -> Iterator[CopyItem]:
     saved = _attempts(here)
     for checkpoint in chosen:
@@ -96,7 +96,7 @@ def _attempts(here: LocalSource) -> dict[int, AttemptFacts]:
     root = here.locate().root
     if root is None:
         return {}
-    alive = {log.attempt for log in claiming.strangers(root)}
+    alive = {log.attempt for log in claiming.possibly_alive_attempts(root)}
     logs = [log for log in journal.logs(root) if log.restored is not None]
     before = dict(zip((log.attempt for log in logs), [None, *logs], strict=False))
     return {

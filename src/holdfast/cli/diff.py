@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from ..errors import HoldfastError
-from ..inspect.alignment import Beginnings
-from ..inspect.diff import Difference, by_name, compare
+from ..inspect.alignment import PrefixPair
+from ..inspect.diff import Difference, align_tensors, compare
 from ..store.checkpoint import Checkpoint
-from ..store.locate import again
+from ..store.locate import retry_if_removed
 from . import options, print_error, system_error_text
 from .formatting import limit_lines, print_report, showing_progress
 from .sources import open_source
@@ -58,9 +58,9 @@ def command(
                 in_b.fetch_files(second)
                 return first, second, compare(first, second, exempt, read=not quick)
 
-            first, second, found = again(compared)
+            first, second, found = retry_if_removed(compared)
             tell("")
-            names = by_name(first, second)
+            names = align_tensors(first, second)
             facts = {
                 "a": str(first.path),
                 "b": str(second.path),
@@ -88,7 +88,7 @@ def command(
     return 1 if found else 0
 
 
-def _describe_scope(names: Sequence[Beginnings]) -> str:
+def _describe_scope(names: Sequence[PrefixPair]) -> str:
     """Say which tensors were compared, when that is not everything."""
     pairs = [f"{each.a or 'all'} of a with {each.b or 'all'} of b" for each in names]
     return f"compared: only tensors, by their names: {', '.join(pairs)}"

@@ -15,8 +15,8 @@ from ..doctor.stale_files import REMOVE, StaleFile
 from ..errors import NotFound
 from ..run import settings
 from ..run.settings import PURGE_DAYS
-from ..store.claiming import strangers
-from ..store.locate import is_mirror, run_of
+from ..store.claiming import possibly_alive_attempts
+from ..store.locate import is_mirror, run_directory_of
 from ..supervise import leftovers
 from . import measured, options
 from .formatting import echo, echo_json
@@ -94,7 +94,7 @@ def _stale_files(directory: Path) -> list[StaleFile]:
     root = _run_root(directory)
     return (
         []
-        if root is not None and strangers(root)
+        if root is not None and possibly_alive_attempts(root)
         else [*(stale_files.find_stale_files(root) if root else ()), *found]
     )
 
@@ -102,7 +102,7 @@ def _stale_files(directory: Path) -> list[StaleFile]:
 def _run_root(directory: Path) -> Path | None:
     """Return the run's directory for `directory`; None if there is no run yet."""
     try:
-        return run_of(options.locate_run(str(directory)))
+        return run_directory_of(options.locate_run(str(directory)))
     except NotFound:
         return directory if scan.is_dir(directory / "attempts") else None
 

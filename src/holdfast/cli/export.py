@@ -12,12 +12,12 @@ from .. import disk, scan
 from ..errors import NoSpace, UsageError
 from ..foreign.checkpoint import ForeignCheckpoint
 from ..inspect import tensors
-from ..inspect.pt import pt
-from ..inspect.tensors import ChosenTensors, Tensor
+from ..inspect.pt import write_pt
+from ..inspect.tensors import SelectedTensors, Tensor
 from ..legible import counted, size
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST
-from ..store.locate import again
+from ..store.locate import retry_if_removed
 from . import options
 from .formatting import print_report, showing_progress
 from .sources import open_source
@@ -67,23 +67,23 @@ def command(
     _require_free(target, force=force)
     with showing_progress() as tell, open_source(run, tell, foreign=True) as here:
 
-        def written() -> tuple[Checkpoint, ChosenTensors]:
+        def written() -> tuple[Checkpoint, SelectedTensors]:
             found = here.locate().select(step)
             here.fetch_files(found, ())
             checkpoint = options.view_as_rank(found, rank)
             if isinstance(checkpoint, ForeignCheckpoint):
                 checkpoint.require_whole()
-            chosen = tensors.chosen(
+            chosen = tensors.select_tensors(
                 checkpoint, None if everything else part or checkpoint.main_part
             )
             tensors.require_known(chosen.tensors)
             here.fetch_files(found, chosen.files)
             _require_space(target, chosen.tensors)
-            tensors.check(chosen.tensors)
+            tensors.verify_tensors(chosen.tensors)
             disk.replace_with(target, write(chosen.tensors, _file_names(checkpoint)))
             return checkpoint, chosen
 
-        checkpoint, chosen = again(written)
+        checkpoint, chosen = retry_if_removed(written)
     facts = {
         "file": output,
         "checkpoint": checkpoint.name,
@@ -130,9 +130,9 @@ def _require_space(target: Path, found: Sequence[Tensor]) -> None:
 
 # file ending -> function that makes the file's chunks from tensors and metadata
 FORMATS: dict[str, Callable[[Sequence[Tensor], Mapping[str, str]], Iterable[Any]]] = {
-    ".safetensors": tensors.safetensors,
-    ".npz": lambda found, _: tensors.npz(found),
-    ".pt": lambda found, _: pt(found),
+    ".safetensors": tensors.write_safetensors,
+    ".npz": lambda found, _: tensors.write_npz(found),
+    ".pt": lambda found, _: write_pt(found),
 }
 
 # file ending -> how a tied tensor is written

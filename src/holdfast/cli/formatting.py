@@ -20,7 +20,7 @@ import msgspec
 from ..errors import Damaged, HoldfastError
 from ..legible import legible, printable
 from ..provenance import REDACTED, USER_INFO
-from ..store.format import seconds
+from ..store.format import created_s
 
 MOST_LETTERS = 10_000  # of a line
 JSON_VERSION = 1  # a field keeps its name and meaning; new ones may come without a new version
@@ -214,14 +214,14 @@ def omitted_lines(left: int) -> list[str]:
 def format_time(created: str) -> str:
     """Return a manifest's time to the second, in UTC."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds(created)))
+        return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(created_s(created)))
     except (Damaged, OverflowError, OSError, ValueError):
         return created
 
 
 def age_s(created: str) -> float | None:
     try:
-        return float(round(time.time() - seconds(created)))
+        return float(round(time.time() - created_s(created)))
     except (Damaged, OverflowError):
         return None
 

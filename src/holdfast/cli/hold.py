@@ -10,7 +10,7 @@ from .. import disk, modes, scan
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import NotFound
-from ..store.locate import locate, run_of
+from ..store.locate import locate, run_directory_of
 from ..supervise import status
 from ..supervise.place import JOURNAL
 from . import options
@@ -78,6 +78,6 @@ def _directory(run: str) -> Path:
         disk.make_dirs(directory)  # of a task that has not begun
         return directory
     try:
-        return run_of(locate(run))
+        return run_directory_of(locate(run))
     except NotFound as error:
         raise NotFound(f"{error}, or one in which `holdfast run` has left a {JOURNAL}") from error

@@ -19,7 +19,7 @@ from ..journal import Log
 from ..legible import counted, duration, size
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
-from ..store.locate import Location, best_of, fault
+from ..store.locate import Location, best_of, unreadable_reason
 from . import options, others
 from .attempts import summarize_attempts, summarize_claims
 from .formatting import (
@@ -92,7 +92,7 @@ def _list_facts(here: LocalSource) -> dict[str, Any]:
         }
     root = None if place.single else place.root
     logs = journal.logs(root) if root else []
-    rows, copies = checkpoint_facts(place, apart=there is not None), mirrors.of_run(logs)
+    rows, copies = checkpoint_facts(place, apart=there is not None), mirrors.mirrors_of_run(logs)
     for row in rows:
         row["at"] = [each.place for each in copies if row["name"] in each.checkpoints]
     return {
@@ -112,7 +112,7 @@ def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
 
     `apart`: they are copies, which share no files.
     """
-    found = [(checkpoint, fault(checkpoint)) for checkpoint in place.checkpoints()]
+    found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
     newest = None if place.single or not whole else whole[-1]

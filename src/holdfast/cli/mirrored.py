@@ -40,7 +40,7 @@ def read_places(here: LocalSource, tell: Tell) -> list[PlaceCheckpoints]:
         return []
     found = []
     try:
-        named = [each.place for each in mirrors.of_run(journal.logs(place.root))]
+        named = [each.place for each in mirrors.mirrors_of_run(journal.logs(place.root))]
     except OSError as error:
         return [
             PlaceCheckpoints(
@@ -67,7 +67,7 @@ def _place_checkpoints(shown: str, place: Location) -> PlaceCheckpoints:
     mine = {}
     for each in place.readable():
         with suppress(FileNotFoundError):  # the run has removed it meanwhile
-            mine[each.path.name] = manifest_digest(source.whole(each.path / MANIFEST))
+            mine[each.path.name] = manifest_digest(source.read_whole(each.path / MANIFEST))
     names = [*mine]
     newest = max(
         (number for number, name in enumerate(names) if there.get(name) == mine[name]), default=-1

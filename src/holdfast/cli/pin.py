@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from ..store.locate import run_of
+from ..store.locate import run_directory_of
 from ..store.store import Store
 from . import options
 from .formatting import print_report
@@ -34,7 +34,7 @@ def unpin(run: str, step: int | str, as_json: bool) -> None:
 
 def _change(run: str, step: int | str, *, pinned: bool, as_json: bool) -> None:
     place = options.locate_run(run)
-    root = run_of(place)
+    root = run_directory_of(place)
     name = place.select(step).name
     store = Store(root)
     (store.pin if pinned else store.unpin)(name)

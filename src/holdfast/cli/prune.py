@@ -15,7 +15,7 @@ from ..errors import UsageError
 from ..legible import size
 from ..rules import Best, Rule, parts, spelled
 from ..store.checkpoint import Checkpoint
-from ..store.locate import fault, run_of
+from ..store.locate import run_directory_of, unreadable_reason
 from ..store.store import Store
 from . import ls, options
 from .formatting import echo, echo_json, print_table
@@ -39,7 +39,7 @@ def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json
     place = options.locate_run(run)
     if place.single:
         raise UsageError(f"{run} is one checkpoint; prune takes a run's directory")
-    root = run_of(place)
+    root = run_directory_of(place)
     rule = None if quarantine and keep is None else parse_keep(keep or _own_rule(root))
     store = Store(root)
     found = {}
@@ -117,7 +117,7 @@ def _freed_bytes(gone: Iterable[Iterable[os.stat_result]]) -> int:
 
 
 def _row(checkpoint: Checkpoint) -> dict[str, Any]:
-    why = fault(checkpoint)
+    why = unreadable_reason(checkpoint)
     return {
         "name": checkpoint.path.name,
         "size_bytes": None if why else checkpoint.size_bytes,

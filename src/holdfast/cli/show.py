@@ -15,7 +15,7 @@ from ..state import nodes
 from ..store import divided
 from ..store.checkpoint import Checkpoint
 from ..store.format import MOST_NAMES, Manifest
-from ..store.locate import run_of
+from ..store.locate import run_directory_of
 from ..store.stored import Stored, StoredPieces, is_piece
 from . import options, others
 from .formatting import (
@@ -67,7 +67,7 @@ def command(
                 raise UsageError(
                     f"{here.shown}: a place has no metrics log; name the run's directory"
                 )
-            for event in journal.metrics(run_of(here.locate())):
+            for event in journal.metrics(run_directory_of(here.locate())):
                 echo(json_line(event) if as_json else _logged(event))
             return
         found = here.locate().select(step)
@@ -107,7 +107,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "ranks": m.world,
         "signed": m.signer,
         "document": m.document,
-        **{name: nodes.plain(nodes.at(tree, "holdfast", name)) for name in OWN.values()},
+        **{name: nodes.to_json(nodes.node_at(tree, "holdfast", name)) for name in OWN.values()},
         "files": {name: file.size_bytes for name, file in m.files.items()},
         **_held(checkpoint),
     }
@@ -115,7 +115,7 @@ def facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _held(checkpoint: Checkpoint) -> dict[str, Any]:
     leaves = {key: _leaf(leaf) for key, leaf in checkpoint.leaves().items()}
-    return {"leaves": leaves, "tree": nodes.plain(checkpoint.tree)}
+    return {"leaves": leaves, "tree": nodes.to_json(checkpoint.tree)}
 
 
 def _leaf(leaf: Stored) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     shown = [f"{name}  {size(file.size_bytes)}" for name, file in loose.items()]
     yield from format_section("files", limit_lines(shown, None if everything else MOST))
     for title, name in OWN.items():
-        found = nodes.described(
-            nodes.at(tree, "holdfast", name), None if everything else MOST_LETTERS
+        found = nodes.describe_members(
+            nodes.node_at(tree, "holdfast", name), None if everything else MOST_LETTERS
         )
         yield from format_section(title, [f"{part} = {text}" for part, text in found])
     own = tuple(f"holdfast/{name}/" for name in OWN.values())
-    rest = [each for each in nodes.values(tree) if not each[0].startswith(own)]
+    rest = [each for each in nodes.iterate_values(tree) if not each[0].startswith(own)]
     shown = [_value(*each, everything=everything) for each in (rest if everything else rest[:MOST])]
     yield from format_section(
         f"values: {len(rest)}", [*shown, *omitted_lines(len(rest) - len(shown))]
@@ -164,7 +164,7 @@ def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
     if m.epoch is not None:
         yield "epoch", str(m.epoch)
     yield "time", f"{format_time(m.created)} ({duration(age_s(m.created))} ago)"
-    leaves = counted(len(divided.leaves(m.leaves)), "leaf", "leaves")
+    leaves = counted(len(divided.leaf_keys(m.leaves)), "leaf", "leaves")
     yield "size", f"{size(m.size_bytes)} in {counted(len(m.files), 'file')}, {leaves}"
     if m.world > 1:
         pieces = sum(map(is_piece, m.leaves.values()))
@@ -241,7 +241,7 @@ def _leaves(leaves: Mapping[str, Stored], most: int | None) -> Iterator[str]:
 
 
 def _value(path: str, node: Any, *, everything: bool) -> str:
-    return f"{path} = {nodes.spelled(node, None if everything else MOST_LETTERS)}"
+    return f"{path} = {nodes.format_node(node, None if everything else MOST_LETTERS)}"
 
 
 def _logged(event: Mapping[str, Any]) -> str:

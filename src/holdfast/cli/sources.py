@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from .. import disk, job, scan
 from ..errors import Damaged, NoSpace, NotFound
-from ..foreign.checkpoint import find
+from ..foreign.checkpoint import find_checkpoints
 from ..legible import size
 from ..mirror.lineage import HeldCheckpoint, compute_lineage, merge_origins
 from ..mirror.records import Copy, PlaceState
@@ -24,7 +24,7 @@ from ..mirror.records import copy_folder as inside
 from ..mirror.remote import RemoteRun
 from ..store import locate
 from ..store.checkpoint import Checkpoint, Problem
-from ..store.format import MANIFEST, File, Manifest
+from ..store.format import MANIFEST, FileEntry, Manifest
 from ..store.locate import Location
 from . import options
 from .formatting import naming_addresses
@@ -201,7 +201,7 @@ class RemoteSource(LocalSource):
         if checkpoint.head.ranks is not None:
             self._fetch_missing(checkpoint, checkpoint.head.files)
 
-    def _fetch_missing(self, checkpoint: Checkpoint, files: Mapping[str, File]) -> None:
+    def _fetch_missing(self, checkpoint: Checkpoint, files: Mapping[str, FileEntry]) -> None:
         missing = {
             name: file for name, file in files.items() if not scan.exists(checkpoint.path / name)
         }
@@ -290,7 +290,7 @@ def _foreign_or_local(text: str) -> LocalSource:
     try:
         here.locate()
     except NotFound:
-        found = find(Path(text))
+        found = find_checkpoints(Path(text))
         if found is not None:
             return ForeignSource(text, found)
         if scan.is_file(text):

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from ..cluster.job_leader import script_of
-from ..inspect.starts import Start, spent_in_words
+from ..inspect.starts import ProgramStart, describe_seconds_spent
 from ..legible import counted, duration
 from ..supervise import status
 from ..supervise.status import Status
@@ -133,7 +133,7 @@ def _print_run(each: Status) -> None:
         echo(line)
 
 
-def _start_line(start: Start) -> str:
+def _start_line(start: ProgramStart) -> str:
     job = (
         f"job {start.job}" + (f", restart {start.restart}" if start.restart else "")
         if start.job
@@ -142,7 +142,7 @@ def _start_line(start: Start) -> str:
     steps = f"steps {start.first or 0:,} to {start.last:,}, " if start.last is not None else ""
     lost = f"; {duration(start.lost_s)} of it done again" if start.lost_s >= 1 else ""
     why = f": {start.why}" if start.why else ""
-    took = spent_in_words(start.spent)
+    took = describe_seconds_spent(start.spent)
     lost += f"; {took}" if took else ""
     return (
         f"{job} on {start.host}: {steps}{duration(start.seen_s - start.began_s)}: "

@@ -25,7 +25,7 @@ from ..cluster.hold import HOLD, format_not_started
 from ..cluster.job_leader import SCRIPT, reported_run_path
 from ..cluster.script import JobRequest
 from ..errors import ClusterError, NoSpace, UsageError
-from ..interval import enough_s
+from ..interval import notice_time_s
 from ..lint import lint_script
 from ..provenance import redact
 from ..supervise import submission
@@ -368,7 +368,7 @@ def choose_lead_s(wanted: int | None, given: list[Option], save_s: float | None)
         UsageError: the notice would come before the job begins.
     """
     limit_s = sbatch.time_limit_s(given)
-    needed = 0 if save_s is None else enough_s(save_s)
+    needed = 0 if save_s is None else notice_time_s(save_s)
     lead = wanted or max(
         needed, min(script.LEAD_S, int(limit_s / 4) if limit_s < math.inf else script.LEAD_S)
     )

@@ -20,8 +20,8 @@ from ..store import claiming, source
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
-from ..store.claiming import Elsewhere
-from ..store.committing import writing
+from ..store.claiming import RemoteFacts
+from ..store.committing import translate_write_errors
 from ..store.format import MANIFEST
 from ..store.locate import require_run
 from .patience import patient_place, wait_longer
@@ -44,7 +44,7 @@ class CopyItem(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return manifest_digest(source.whole(self.checkpoint.path / MANIFEST))
+        return manifest_digest(source.read_whole(self.checkpoint.path / MANIFEST))
 
 
 class CopyTarget(Protocol):
@@ -68,7 +68,7 @@ class DirectoryTarget:
     attempt of the run.
     """
 
-    def __init__(self, root: Path, known: Elsewhere, tell: Tell) -> None:
+    def __init__(self, root: Path, known: RemoteFacts, tell: Tell) -> None:
         self.shown, self._root, self._known, self._tell = str(root), root, known, tell
         self._claimed: Attempt | None = None
 
@@ -76,7 +76,7 @@ class DirectoryTarget:
     def _attempt(self) -> Attempt:
         if self._claimed is None:
             take_over = os.environ.get("HOLDFAST_TAKE_OVER") == "1"
-            with writing(self._root):
+            with translate_write_errors(self._root):
                 self._claimed = claiming.claim(
                     self._root, take_over=take_over, elsewhere=self._known
                 )
@@ -88,13 +88,15 @@ class DirectoryTarget:
 
     def digest(self, item: CopyItem) -> str | None:
         try:
-            return manifest_digest(source.whole(self._root / "checkpoints" / item.name / MANIFEST))
+            return manifest_digest(
+                source.read_whole(self._root / "checkpoints" / item.name / MANIFEST)
+            )
         except (NotFound, FileNotFoundError, Damaged):
             return None
 
     def add(self, item: CopyItem) -> str:
         partial = self._attempt.room / item.name
-        with self._attempt.acting("copy"):
+        with self._attempt.translate_errors("copy"):
             _require_space(self._root, item.checkpoint.size_bytes)
             disk.make_dir(partial)
             try:
@@ -103,7 +105,7 @@ class DirectoryTarget:
                 for problem in Checkpoint(partial).problems(cold=True):
                     raise Damaged(f"{problem}; the copy was removed: is this disk sound?")
             except BaseException:
-                attempts.clean_up(partial)
+                attempts.remove_if_possible(partial)
                 raise
             attempts.publish(self._attempt, partial, item.name)
             self._renew_links()
@@ -114,7 +116,7 @@ class DirectoryTarget:
         index = CheckpointIndex(self._root)
         for link, find in (("latest", index.latest), ("best", lambda: index.best(None))):
             with suppress(OSError, Damaged, NotFound):
-                attempts.point(self._attempt, link, find().path.name)
+                attempts.update_link(self._attempt, link, find().path.name)
 
 
 class MirrorTarget:
@@ -142,7 +144,7 @@ class MirrorTarget:
 
 
 @contextmanager
-def open_target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Iterator[CopyTarget]:
+def open_target(text: str, run_json: str, known: RemoteFacts, tell: Tell) -> Iterator[CopyTarget]:
     """Yield the target that `text` names. It must be empty, or hold checkpoints of the same run.
 
     Raises:
@@ -160,7 +162,7 @@ def open_target(text: str, run_json: str, known: Elsewhere, tell: Tell) -> Itera
         yield directory
 
 
-def _require_free(root: Path, text: str, known: Elsewhere) -> None:
+def _require_free(root: Path, text: str, known: RemoteFacts) -> None:
     require_run(root)
     if scan.is_file(root / "run.json") and attempts.read_run(root) != known.run:
         raise UsageError(f"{text}: another run lies there; nothing was copied. Name another folder")

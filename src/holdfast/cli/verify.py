@@ -16,7 +16,7 @@ from ..legible import size
 from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import MANIFEST
 from ..store.locate import Location
-from ..store.problems import of_whole
+from ..store.problems import whole_file_problem
 from ..store.signing import Key, public_key
 from . import options, system_error_text
 from .formatting import print_report, showing_progress
@@ -120,7 +120,7 @@ def verify_checkpoint(
             return None
         raise
     except Untrusted as error:
-        problems.append(of_whole(checkpoint.path / MANIFEST, error))
+        problems.append(whole_file_problem(checkpoint.path / MANIFEST, error))
     except Damaged as error:
         problems.append(Problem(checkpoint.path, 0, 0, str(error)))
     except StoreError as error:

@@ -56,7 +56,7 @@ def announcing_supervisor(directory: Path) -> Iterator[dict[str, str]]:
         else None
     )
     if place is not None and here is not None:
-        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.me())
+        facts = _LeaderFile(_quoted(directory), here.restart_count, owner.describe_this_process())
         with suppress(OSError):
             disk.make_dirs(place.parent)
             disk.replace_with(place, [legible.json_bytes(facts) + b"\n"])

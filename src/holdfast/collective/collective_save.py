@@ -10,56 +10,60 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..ranks import Ranks, tried
+from ..ranks import Ranks, capture_outcome
 from ..store import pruning
-from ..store.attempt import appear, is_checkpoint
-from ..store.committing import Committing, Facts
-from ..store.format import Name
+from ..store.attempt import is_checkpoint, wait_until_visible
+from ..store.committing import CheckpointWriter, ManifestFields
+from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
-from ..store.shards import Abandoned, Staged
-from ..store.sharing import Unchanged
-from ..store.store import Hooks
-from .division import DECISIONS, SHEETS, Mine, WritePlan, decided, spares
-from .rank_share import SEALS, RankShare, WrittenShare, commit, sealed
+from ..store.shards import SaveAbandoned, StagedState
+from ..store.sharing import UnchangedLeaves
+from ..store.store import SaveHooks
+from .division import DECISIONS, SHEETS, RankState, WritePlan, assign_leaves, find_duplicate_pieces
+from .rank_share import SEALS, RankShare, WrittenShare, commit_parts, seal_part
 
-_KNOWN = (Abandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
+_KNOWN = (SaveAbandoned, DamagedBefore, DamagedSince)  # raised on all ranks, like our own errors
 
 
 class CollectiveSave:
-    """One save of all ranks. All call the same methods in the same order;
-    an error on one fails the save on all.
+    """One save by all ranks. All call the same methods in the same order; an error on one fails the
+    save on all.
     """
 
-    def __init__(self, ranks: Ranks, owner: Committing, name: Name, share: RankShare) -> None:
+    def __init__(
+        self, ranks: Ranks, owner: CheckpointWriter, name: CheckpointName, share: RankShare
+    ) -> None:
         self.ranks, self.owner, self.name, self.share = ranks, owner, name, share
         self.attempt = owner.claim()
         self.partial = self.attempt.room / str(name)
 
-    def _lead(self, what: str, work: Callable[[], bytes]) -> bytes:
-        """Do `work` on rank 0 alone; all ranks get its result."""
-        return self.ranks.lead(f"{what} of {self.name}", lambda: self._act(work), _KNOWN)
+    def _run_on_rank_0(self, what: str, work: Callable[[], bytes]) -> bytes:
+        """Do `work` on rank 0 alone; return its result on all ranks."""
+        return self.ranks.run_on_rank_0(
+            f"{what} of {self.name}", lambda: self._run_translating_errors(work), _KNOWN
+        )
 
-    def _collect(
+    def _run_on_all_ranks(
         self,
         what: str,
         work: Callable[[], bytes],
         then: Callable[[list[bytes]], bytes] = lambda _: b"",
     ) -> bytes:
-        """Do `work` on all ranks; rank 0 calls `then` with their results;
-        all ranks get the result of `then`.
+        """Do `work` on all ranks; rank 0 calls `then` with their results. Return the result of
+        `then` on all ranks.
         """
-        return self.ranks.collect(
+        return self.ranks.run_on_all(
             f"{what} of {self.name}",
-            lambda: self._act(work),
-            lambda found: self._act(lambda: then(found)),
+            lambda: self._run_translating_errors(work),
+            lambda found: self._run_translating_errors(lambda: then(found)),
             _KNOWN,
         )
 
-    def _act(self, work: Callable[[], bytes]) -> bytes:
-        with self.attempt.acting("save"):
+    def _run_translating_errors(self, work: Callable[[], bytes]) -> bytes:
+        with self.attempt.translate_errors("save"):
             return work()
 
-    def write(self, staged: Staged, facts: Facts, hooks: Hooks) -> Sequence[str]:
+    def write(self, staged: StagedState, facts: ManifestFields, hooks: SaveHooks) -> Sequence[str]:
         """Write this rank's shards and its part. When those of all ranks are durable, rank 0
         commits the checkpoint.
 
@@ -68,7 +72,7 @@ class CollectiveSave:
         Raises:
             UsageError: the ranks do not hold pieces of the same leaves.
         """
-        plan, unchanged = self._plan(staged)
+        plan, unchanged = self._plan_writes(staged)
         done: list[WrittenShare] = []
 
         def write_share() -> bytes:
@@ -79,56 +83,60 @@ class CollectiveSave:
             )
             hooks.before_last()
             return msgspec.msgpack.encode(
-                sealed(self.partial, done[0].part, plan.firsts, staged.kind)
+                seal_part(self.partial, done[0].part, plan.firsts, staged.kind)
             )
 
         def committed(words: list[bytes]) -> bytes:
             seals = [SEALS.decode(word) for word in words]
-            manifest = commit(self.owner, self.name, facts, self.partial, seals, staged.tree)
+            manifest = commit_parts(self.owner, self.name, facts, self.partial, seals, staged.tree)
             return msgspec.json.encode((manifest.created, manifest.not_finite))
 
-        word = self._collect("commit", write_share, committed)
+        word = self._run_on_all_ranks("commit", write_share, committed)
         created, not_finite = msgspec.json.decode(word, type=tuple[str, list[str]])
-        self.share.remember(self.owner.index.checkpoint(self.name).path, created, done[0])
+        self.share.note_committed(self.owner.index.checkpoint(self.name).path, created, done[0])
         return not_finite
 
-    def _plan(self, staged: Staged) -> tuple[WritePlan, Unchanged]:
+    def _plan_writes(self, staged: StagedState) -> tuple[WritePlan, UnchangedLeaves]:
         """Decide which rank writes which leaves.
         Return this rank's plan, and which of its leaves did not change.
         """
-        mine: list[Mine] = []
-        found: list[Unchanged] = []
+        mine: list[RankState] = []
+        found: list[UnchangedLeaves] = []
 
         def look() -> bytes:
             if self.ranks.leads:
-                self.owner.begin(self.name)
+                self.owner.create_partial(self.name)
             if staged.snapshot is not None and not staged.snapshot.wait_for_all():
-                raise Abandoned
-            mine.append(Mine(staged))
-            found.append(self.share.unchanged(mine[0], self.owner.parent))
+                raise SaveAbandoned
+            mine.append(RankState(staged))
+            found.append(self.share.find_unchanged(mine[0], self.owner.parent))
             return msgspec.msgpack.encode(mine[0].sheet)
 
         # now, so that all ranks compare their leaves at the same time
-        looked = tried(lambda: self._act(look))
-        sheet = SHEETS.decode(self._lead("sheet", looked))
+        looked = capture_outcome(lambda: self._run_translating_errors(look))
+        sheet = SHEETS.decode(self._run_on_rank_0("sheet", looked))
 
         def answer() -> bytes:
             looked()
-            return msgspec.msgpack.encode(mine[0].claim(sheet, self.ranks.rank, found[0].linked))
+            return msgspec.msgpack.encode(
+                mine[0].reply_to(sheet, self.ranks.rank, found[0].linked_keys)
+            )
 
-        word = self._collect(
-            "plan", answer, lambda words: decided(words, mine[0], self.owner.require_space)
+        word = self._run_on_all_ranks(
+            "plan", answer, lambda words: assign_leaves(words, mine[0], self.owner.require_space)
         )
         decision = DECISIONS.decode(word)
-        spare = self._spare(mine[0], decision.doubtful) if decision.doubtful else set()
+        spare = self._duplicates_to_skip(mine[0], decision.doubtful) if decision.doubtful else set()
         return mine[0].plan(sheet, decision, spare, self.ranks), found[0]
 
-    def _spare(self, mine: Mine, doubtful: Sequence[str]) -> set[str]:
+    def _duplicates_to_skip(self, mine: RankState, doubtful: Sequence[str]) -> set[str]:
         """Return which of these pieces a lower rank writes.
         A device mesh does not list outside ranks.
         """
-        word = self._collect(
-            "pieces", lambda: msgspec.msgpack.encode(mine.places(doubtful)), spares
+        word = self._run_on_all_ranks(
+            "pieces",
+            lambda: msgspec.msgpack.encode(mine.piece_boxes(doubtful)),
+            find_duplicate_pieces,
         )
         return set(msgspec.msgpack.decode(word, type=list[list[str]])[self.ranks.rank])
 
@@ -143,16 +151,19 @@ class CollectiveSave:
             if owner.keep is not None:
                 spared = {checkpoint.path.name}
                 plans[:] = [
-                    pruning.plan(
-                        owner.index, owner.keep, spared, {*owner.copies.spared(), *owner.protected}
+                    pruning.plan_pruning(
+                        owner.index,
+                        owner.keep,
+                        spared,
+                        {*owner.copies.protected_names(), *owner.protected},
                     )
                 ]
             names = [each.path.name for each in plans[0].doomed]
             return msgspec.json.encode(names) if len(names) > leave() else b""
 
         def read_back() -> bytes:
-            appear(checkpoint.path, is_checkpoint)
-            mine = owner.index.at(checkpoint.path, rank=self.ranks.rank)
+            wait_until_visible(checkpoint.path, is_checkpoint)
+            mine = owner.index.checkpoint_at(checkpoint.path, rank=self.ranks.rank)
             pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]
             pruning.verify(attempt, others, owner.sharing)
@@ -161,12 +172,12 @@ class CollectiveSave:
 
         def discard(_: list[bytes]) -> bytes:
             pruning.discard(attempt, plans[0].doomed)
-            owner.point()
+            owner.update_links()
             return b""
 
-        word = self._lead("rule", rule)
+        word = self._run_on_rank_0("rule", rule)
         if word:
             doomed = [
                 owner.index.checkpoint(name) for name in msgspec.json.decode(word, type=list[str])
             ]
-            self._collect("pruning", read_back, discard)
+            self._run_on_all_ranks("pruning", read_back, discard)

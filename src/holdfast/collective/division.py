@@ -21,16 +21,16 @@ from ..ranks import Ranks
 from ..state.codec import Block
 from ..store import format
 from ..store.boxes import Box, is_tiled
-from ..store.lineage import digests_of
-from ..store.parts import AS_RANK_0, own_key, top
-from ..store.shards import Staged
+from ..store.lineage import digest_all
+from ..store.parts import AS_RANK_0, own_key, top_members
+from ..store.shards import StagedState
 
 SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
 # attributes that may differ among ranks although the leaf is the same
 _IGNORED = {"device", "at", "spare"}
 
 
-class Sheet(msgspec.Struct, frozen=True, array_like=True):
+class DigestSheet(msgspec.Struct, frozen=True, array_like=True):
     """Rank 0's digests of its state: 16 bytes for each leaf."""
 
     whole: dict[str, bytes]  # for undivided leaves: digests of facts and bytes
@@ -57,8 +57,10 @@ class SheetReply(msgspec.Struct, frozen=True, array_like=True):
     own_bytes: int  # bytes that this rank writes besides the common leaves
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """All that a rank needs for its plan, besides its own state."""
+class LeafAssignment(msgspec.Struct, frozen=True, array_like=True):
+    """Rank 0's decision which leaves differ, and which rank links which common leaf. Every rank
+    derives its plan from it.
+    """
 
     differing: list[str]  # keys of rank 0's leaves that some rank lacks or has with other content
     doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
@@ -68,11 +70,11 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 
 # Made here for the reason that `format` has.
 _CLAIMS, _DIFFERENCES = msgspec.msgpack.Decoder(SheetReply), msgspec.msgpack.Decoder(RankDifference)
-SHEETS, DECISIONS = msgspec.msgpack.Decoder(Sheet), msgspec.msgpack.Decoder(Decision)
+SHEETS, DECISIONS = msgspec.msgpack.Decoder(DigestSheet), msgspec.msgpack.Decoder(LeafAssignment)
 
 
 class WritePlan(NamedTuple):
-    """What one rank writes."""
+    """What one rank writes of a checkpoint."""
 
     blocks: dict[str, Block]
     keys: dict[str, str]  # key of each block -> its name in the part
@@ -84,10 +86,10 @@ class WritePlan(NamedTuple):
     elsewhere: list[str]  # common leaves that another rank writes
 
 
-class Mine:
+class RankState:
     """One rank's state, and its digests."""
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, staged: StagedState) -> None:
         self.tree = staged.tree
         self.blocks = staged.leaves
         self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
@@ -95,22 +97,24 @@ class Mine:
         self.digests = dict(
             zip(
                 whole,
-                digests_of([block.data for block in whole.values()], staged.kind),
+                digest_all([block.data for block in whole.values()], staged.kind),
                 strict=True,
             )
         )
-        self.sheet = Sheet(
-            {key: _mark(whole[key], found) for key, found in self.digests.items()},
-            {key: _mark(block) for key, block in self.pieces.items()},
+        self.sheet = DigestSheet(
+            {key: _comparison_digest(whole[key], found) for key, found in self.digests.items()},
+            {key: _comparison_digest(block) for key, block in self.pieces.items()},
             _members(staged.tree),
         )
 
-    def names(self, rank: int) -> dict[str, str]:
-        """Return the keys that its leaves may have in its part, each with the key in the state."""
+    def part_keys(self, rank: int) -> dict[str, str]:
+        """Return the keys that this rank's leaves may have in its part, each with the key in the
+        state.
+        """
         own = {own_key(rank, key): key for key in self.blocks if rank or key in self.pieces}
         return own | {key: key for key in self.digests}
 
-    def claim(self, sheet: Sheet, rank: int, linked: Collection[str]) -> SheetReply:
+    def reply_to(self, sheet: DigestSheet, rank: int, linked: Collection[str]) -> SheetReply:
         """Return this rank's reply to `sheet`. It can link files with the leaves `linked`.
 
         Raises:
@@ -132,7 +136,7 @@ class Mine:
             msgspec.msgpack.encode(difference), held, next(sizes) + 512 * len(written) - next(sizes)
         )
 
-    def _difference(self, sheet: Sheet, differing: list[int]) -> RankDifference:
+    def _difference(self, sheet: DigestSheet, differing: list[int]) -> RankDifference:
         for key, mark in self.sheet.divided.items():
             if key in sheet.whole or sheet.divided.get(key, mark) != mark:
                 raise UsageError(
@@ -145,17 +149,17 @@ class Mine:
             )
         return RankDifference(
             differing,
-            [self._volume(key) for key in sheet.divided],
+            [self._item_count(key) for key in sheet.divided],
             {
-                key: (self._volume(key), _total(block))
+                key: (self._item_count(key), _whole_item_count(block))
                 for key, block in self.pieces.items()
                 if key not in sheet.divided
             },
         )
 
-    def places(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
-        """For its pieces of these leaves: the whole leaf's shape, the piece's position in it,
-        and the piece's shape.
+    def piece_boxes(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
+        """Return for this rank's pieces of these leaves: the whole leaf's shape, the piece's
+        position in it, and the piece's shape.
         """
         found = [(key, self.pieces[key]) for key in self._written_pieces() if key in set(keys)]
         return {
@@ -163,22 +167,22 @@ class Mine:
         }
 
     def _written_pieces(self) -> list[str]:
-        """Keys of the pieces that this rank writes: no copies of another rank's, no empty piece
-        of a non-empty leaf.
+        """Return the keys of the pieces that this rank writes: no copies of another rank's, no
+        empty piece of a non-empty leaf.
         """
         return [
             key
             for key, block in self.pieces.items()
-            if "spare" not in block.attrs and (block.data.nbytes or not _total(block))
+            if "spare" not in block.attrs and (block.data.nbytes or not _whole_item_count(block))
         ]
 
-    def _volume(self, key: str) -> int:
+    def _item_count(self, key: str) -> int:
         block = self.pieces.get(key)
         return 0 if block is None or "spare" in block.attrs else math.prod(block.shape)
 
-    def whole_bytes(self, spared: Collection[int]) -> int:
-        """Size of all undivided leaves, except those at the indexes `spared`.
-        On rank 0: some rank writes them.
+    def undivided_bytes(self, spared: Collection[int]) -> int:
+        """Return the size of all undivided leaves, except those at the indexes `spared`. On rank 0:
+        some rank writes them.
         """
         return sum(
             self.blocks[key].data.nbytes + 512
@@ -186,8 +190,10 @@ class Mine:
             if place not in spared
         )
 
-    def plan(self, sheet: Sheet, decision: Decision, spare: set[str], ranks: Ranks) -> WritePlan:
-        """Return what this rank writes. Other ranks write its pieces of the leaves `spare`."""
+    def plan(
+        self, sheet: DigestSheet, decision: LeafAssignment, spare: set[str], ranks: Ranks
+    ) -> WritePlan:
+        """Return what this rank writes. Other ranks write its pieces of the leaves in `spare`."""
         rank, whole, differing = ranks.rank, list(sheet.whole), set(decision.differing)
         held = {
             whole[place]: holder for holder, places in decision.held.items() for place in places
@@ -195,7 +201,7 @@ class Mine:
         common = sorted(key for key in whole if key not in differing)
         rest = {key: self.blocks[key].data.nbytes for key in common if key not in held}
         mine = {
-            *share(rest, rank, ranks.world),
+            *share_of_rank(rest, rank, ranks.world),
             *(key for key, holder in held.items() if holder == rank),
         }
         keys = {key: key for key in whole if key in mine}
@@ -209,7 +215,7 @@ class Mine:
             }
         keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
         blocks = {key: block for key, block in self.blocks.items() if key in keys}
-        tree = own_tree(self.tree, self.sheet.tree, sheet.tree)
+        tree = tree_of_part(self.tree, self.sheet.tree, sheet.tree)
         writers = {
             key: block.attrs.get("spare", rank)
             for key, block in self.pieces.items()
@@ -217,17 +223,21 @@ class Mine:
         }
         spared = {key: writer for key, writer in writers.items() if writer != rank}
         elsewhere = [key for key in common if key not in mine]
-        return WritePlan(blocks, keys, self.digests, tree, begins(common, mine), spared, elsewhere)
+        return WritePlan(
+            blocks, keys, self.digests, tree, run_starts(common, mine), spared, elsewhere
+        )
 
 
-def begins(keys: Iterable[str], mine: Collection[str]) -> list[str]:
-    """Those of `mine` whose predecessor in `keys` is not in `mine`."""
+def run_starts(keys: Iterable[str], mine: Collection[str]) -> list[str]:
+    """Return those keys of `mine` whose predecessor in `keys` is not in `mine`."""
     before = [False, *(key in mine for key in keys)]
     return [key for key, follows in zip(keys, before, strict=False) if key in mine and not follows]
 
 
-def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], None]) -> bytes:
-    """On rank 0: compute the `Decision` from the claim of each rank.
+def assign_leaves(
+    words: Sequence[bytes], mine: RankState, require_space: Callable[[int], None]
+) -> bytes:
+    """Compute the `LeafAssignment` on rank 0 from the reply of each rank.
 
     Raises:
         UsageError: the ranks do not hold pieces of the same leaves.
@@ -237,15 +247,17 @@ def decided(words: Sequence[bytes], mine: Mine, require_space: Callable[[int], N
     answers = [(_DIFFERENCES.decode(answer), ranks) for answer, ranks in alike.items()]
     doubtful = require_covered(mine, answers)
     differing = {place for answer, _ in answers for place in answer.differing}
-    held = holders([claim.held for claim in claims], differing)
+    held = assign_linked([claim.held for claim in claims], differing)
     spared = {place for places in held.values() for place in places}
-    require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.whole_bytes(spared))
+    require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.undivided_bytes(spared))
     keys = [key for place, key in enumerate(mine.sheet.whole) if place in differing]
-    return msgspec.msgpack.encode(Decision(keys, doubtful, held))
+    return msgspec.msgpack.encode(LeafAssignment(keys, doubtful, held))
 
 
-def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dict[int, list[int]]:
-    """Decide which leaves each rank links: the first rank that claims a leaf; for those in
+def assign_linked(
+    claimed: Sequence[Sequence[int]], differing: Collection[int]
+) -> dict[int, list[int]]:
+    """Decide which leaves each rank links: the first rank that offers a link; for leaves in
     `differing` only rank 0.
     """
     taken: set[int] = set()
@@ -262,26 +274,29 @@ def holders(claimed: Sequence[Sequence[int]], differing: Collection[int]) -> dic
     return found
 
 
-def require_covered(mine: Mine, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
+def require_covered(mine: RankState, answers: Sequence[tuple[RankDifference, int]]) -> list[str]:
     """Return the keys of divided leaves whose pieces have more items than the whole: several ranks
     have the same piece.
 
     Raises:
         UsageError: the pieces of a leaf have fewer items than the whole.
     """
-    held, total = Counter[str](), {key: _total(block) for key, block in mine.pieces.items()}
+    held, total = (
+        Counter[str](),
+        {key: _whole_item_count(block) for key, block in mine.pieces.items()},
+    )
     for answer, ranks in answers:
         for key, volume in zip(mine.sheet.divided, answer.volumes, strict=True):
             held[key] += ranks * volume
         for key, (volume, of) in answer.further.items():
             held[key] += ranks * volume
             total[key] = of
-    _require([key for key, volume in held.items() if volume < total[key]])
+    _require_covered([key for key, volume in held.items() if volume < total[key]])
     return [key for key, volume in held.items() if volume > total[key]]
 
 
-def spares(words: Sequence[bytes]) -> bytes:
-    """On rank 0: for each rank the keys of its pieces that a lower rank has, too.
+def find_duplicate_pieces(words: Sequence[bytes]) -> bytes:
+    """Return, on rank 0, for each rank the keys of its pieces that a lower rank has, too.
 
     Raises:
         UsageError: the other pieces of a leaf do not cover the whole leaf.
@@ -297,11 +312,11 @@ def spares(words: Sequence[bytes]) -> bytes:
             if box in boxes:
                 spare[-1].append(key)
             boxes.add(box)
-    _require([key for key, (of, boxes) in kept.items() if not is_tiled(of, sorted(boxes))])
+    _require_covered([key for key, (of, boxes) in kept.items() if not is_tiled(of, sorted(boxes))])
     return msgspec.msgpack.encode(spare)
 
 
-def _require(wrong: Sequence[str]) -> None:
+def _require_covered(wrong: Sequence[str]) -> None:
     if wrong:
         raise UsageError(
             f"leaf {wrong[0]!r} ({len(wrong)} such) is divided among ranks, "
@@ -310,9 +325,9 @@ def _require(wrong: Sequence[str]) -> None:
         )
 
 
-def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
-    """Return the common leaves that the rank writes: consecutive keys, about as many bytes as each
-    other rank.
+def share_of_rank(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
+    """Return the keys of common leaves that the rank writes: consecutive ones, about as many bytes
+    as each other rank.
 
     If there are few bytes, few ranks write, far from each other: on different nodes.
     """
@@ -328,15 +343,15 @@ def share(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
     return found
 
 
-def own_tree(
+def tree_of_part(
     tree: Any, mine: Sequence[tuple[str | None, bytes]], first: Sequence[tuple[str | None, bytes]]
 ) -> list[Any]:
-    """Return the tree for a part: none if it equals rank 0's;
-    else the tree, with tags for members like rank 0's.
+    """Return the tree for a rank's part: none if it equals rank 0's, else the tree with marks for
+    members like rank 0's.
     """
     if list(mine) == list(first):
         return []
-    members, known = top(tree), dict(first)
+    members, known = top_members(tree), dict(first)
     if members is None:
         return [tree]
     marks = dict(mine)
@@ -351,12 +366,12 @@ def own_tree(
 
 
 def _members(tree: Any) -> list[tuple[str | None, bytes]]:
-    members = top(tree)
+    members = top_members(tree)
     nodes: Any = [(None, tree)] if members is None else members.items()
     return [(key, _digest(format.json_bytes(node))) for key, node in nodes]
 
 
-def _mark(block: Block, digest: str = "") -> bytes:
+def _comparison_digest(block: Block, digest: str = "") -> bytes:
     """Return a digest that is equal for equal leaves, and for pieces of the same whole leaf."""
     attrs = sorted((name, value) for name, value in block.attrs.items() if name not in _IGNORED)
     shape = () if "of" in block.attrs else tuple(block.shape)
@@ -367,5 +382,5 @@ def _digest(data: bytes) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
-def _total(block: Block) -> int:
+def _whole_item_count(block: Block) -> int:
     return math.prod(block.attrs["of"])

@@ -18,26 +18,26 @@ from ..errors import StoreError
 from ..state.codec import Block
 from ..store import format, lineage, parts, shards
 from ..store.attempt import Attempt
-from ..store.committing import Committing, Facts
-from ..store.format import File, Leaf, Manifest, Name, PartEntry
-from ..store.lineage import Link, samples_of
+from ..store.committing import CheckpointWriter, ManifestFields
+from ..store.format import CheckpointName, FileEntry, LeafEntry, Manifest, PartEntry
+from ..store.lineage import LinkedShard, samples_of
 from ..store.parts import Part, own_key
-from ..store.shards import Shard, Staged, Stale
-from ..store.sharing import Sharing, Unchanged
+from ..store.shards import Shard, StagedState, StaleLink
+from ..store.sharing import FileLinker, UnchangedLeaves
 from ..threads import Hook, nothing
-from .division import Mine, WritePlan
+from .division import RankState, WritePlan
 
 
-class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank sends when its files are durable."""
+class PartSeal(msgspec.Struct, frozen=True, array_like=True):
+    """A rank's message to rank 0 that the files of its part are durable, with their digests."""
 
     entry: PartEntry
-    file: File
+    file: FileEntry
     not_finite: list[str] = []  # as in a manifest
     version: int = format.VERSION  # the lowest that expresses the part
 
 
-SEALS = msgspec.msgpack.Decoder(Seal)  # made here for the reason that `format` has
+SEALS = msgspec.msgpack.Decoder(PartSeal)  # made here for the reason that `format` has
 
 
 class WrittenShare(NamedTuple):
@@ -45,37 +45,37 @@ class WrittenShare(NamedTuple):
 
     part: Part
     # all leaves of the checkpoint that this rank has entries of, by their keys in its parts
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, LeafEntry]
     samples: dict[str, bytes]  # of the pieces that were written
     changed: Collection[str]  # keys in the state of leaves that will probably be written again
     passing: Collection[str]  # names of files that will probably be linked
 
 
 class RankShare:
-    """The share of this rank. It is kept from one save to the next."""
+    """The files that this rank writes for a checkpoint. One object serves all saves."""
 
-    def __init__(self, rank: int, sharing: Sharing) -> None:
+    def __init__(self, rank: int, sharing: FileLinker) -> None:
         self._rank, self._sharing = rank, sharing
         self._changed: Collection[str] = ()
         self._passing: Collection[str] = ()
 
-    def foreseen(self, leaves: Mapping[str, Block]) -> list[Shard]:
-        """The files for a snapshot: those that this rank writes if it writes the same leaves as
-        before, and others.
+    def expected_shards(self, leaves: Mapping[str, Block]) -> list[Shard]:
+        """Return the layout of the next snapshot: the files that this rank writes if it writes the
+        same leaves as before, and others.
         """
         mine = {key: block for key, block in leaves.items() if key in self._changed}
         rest = {key: block for key, block in leaves.items() if key not in mine}
         return shards.layout(
-            mine, taken=self._passing, prefix=parts.prefix(self._rank)
+            mine, taken=self._passing, prefix=parts.shard_prefix(self._rank)
         ) + shards.layout(rest)
 
-    def unchanged(self, mine: Mine, parent: str | None) -> Unchanged:
+    def find_unchanged(self, mine: RankState, parent: str | None) -> UnchangedLeaves:
         """Find the leaves that this rank wrote for the checkpoint `parent` and that have not
         changed since.
         """
-        names = mine.names(self._rank)
+        names = mine.part_keys(self._rank)
         digests = {name: mine.digests[key] for name, key in names.items() if key in mine.digests}
-        return self._sharing.unchanged(
+        return self._sharing.find_unchanged(
             {name: mine.blocks[key] for name, key in names.items()}, parent, digests
         )
 
@@ -84,23 +84,23 @@ class RankShare:
         attempt: Attempt,
         partial: Path,
         plan: WritePlan,
-        staged: Staged,
-        unchanged: Unchanged,
+        staged: StagedState,
+        unchanged: UnchangedLeaves,
         before_each: Hook,
     ) -> WrittenShare:
         """Write all shards, but not the part.
         Link the files that are `unchanged`, as far as that is possible.
         """
-        links = self._taken_over(attempt, partial, plan, unchanged, before_each)
+        links = self._link_unchanged(attempt, partial, plan, unchanged, before_each)
         linked = {key for link in links for key in link.leaves}
         blocks = {key: block for key, block in plan.blocks.items() if plan.keys[key] not in linked}
         steady = {key for key in blocks if plan.keys[key] in unchanged.leaves}
         layout = shards.layout(
-            blocks, steady, {link.name for link in links}, parts.prefix(self._rank)
+            blocks, steady, {link.name for link in links}, parts.shard_prefix(self._rank)
         )
-        files, leaves = _written(partial, layout, blocks, staged, before_each)
+        files, leaves = _write_shards(partial, layout, blocks, staged, before_each)
         _require_same(leaves, plan)
-        passing = _passing(layout, files, steady).union(link.name for link in links)
+        passing = _files_likely_unchanged(layout, files, steady).union(link.name for link in links)
         files |= {link.name: link.file for link in links}
         named = {name: leaf for link in links for name, leaf in link.leaves.items()}
         named |= {plan.keys[key]: leaf for key, leaf in leaves.items()}
@@ -109,53 +109,63 @@ class RankShare:
         return WrittenShare(
             Part(self._rank, files, named, plan.tree, plan.spare),
             named
-            | {key: _elsewhere(staged.leaves[key], plan.digests[key]) for key in plan.elsewhere},
+            | {
+                key: _entry_without_file(staged.leaves[key], plan.digests[key])
+                for key in plan.elsewhere
+            },
             samples_of(pieces, pieces),
             {key for key in blocks if leaves[key].shard not in passing},
             passing,
         )
 
-    def _taken_over(
+    def _link_unchanged(
         self,
         attempt: Attempt,
         partial: Path,
         plan: WritePlan,
-        unchanged: Unchanged,
+        unchanged: UnchangedLeaves,
         before_each: Hook,
-    ) -> list[Link]:
+    ) -> list[LinkedShard]:
         """Link the unchanged files; return those that were linked: none if a file is damaged."""
         mine = set(plan.keys.values())
         links = [link for link in unchanged.links if mine.issuperset(link.leaves)]
         try:
-            self._sharing.take_over(attempt, links, partial, before_each)
-        except Stale:
-            self._sharing.distrust(links[0].source.parent.name)
+            self._sharing.link_files(attempt, links, partial, before_each)
+        except StaleLink:
+            self._sharing.stop_linking_from(links[0].source.parent.name)
             # link nothing: all files are read back later
-            self._sharing.take_over(attempt, links := [], partial)
+            self._sharing.link_files(attempt, links := [], partial)
         return links
 
-    def remember(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
+    def note_committed(self, checkpoint: Path, created: str, written: WrittenShare) -> None:
         """Note that the checkpoint is committed,
         so that the next one may link the files that this rank wrote.
         """
         before = self._sharing.lineage
-        self._sharing.remember(checkpoint, created, written.part.files, written.leaves)
-        self._sharing.sample(written.samples, before)
+        self._sharing.set_last_checkpoint(checkpoint, created, written.part.files, written.leaves)
+        self._sharing.keep_samples(written.samples, before)
         self._changed, self._passing = written.changed, written.passing
 
 
-def sealed(partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3) -> Seal:
+def seal_part(
+    partial: Path, part: Part, firsts: Collection[str], kind: str = format.XXH3
+) -> PartSeal:
     """Write a rank's part beside its shards. When this returns, both are durable."""
-    data, name = parts.encode(part), format.part_name(part.rank)
+    data, name = parts.encode(part), format.part_file_name(part.rank)
     disk.write(partial / name, [data])
     disk.sync_dir(partial)
     entry = PartEntry(name, sum(file.size_bytes for file in part.files.values()), list(firsts))
-    weights = parts.not_finite(part)[: format.MOST_NAMES]
-    return Seal(entry, parts.entry(data, kind), weights, format.version_of(data))
+    weights = parts.nonfinite_leaves(part)[: format.MOST_NAMES]
+    return PartSeal(entry, parts.file_entry(data, kind), weights, format.version_of(data))
 
 
-def commit(
-    owner: Committing, name: Name, facts: Facts, partial: Path, seals: Collection[Seal], tree: Any
+def commit_parts(
+    owner: CheckpointWriter,
+    name: CheckpointName,
+    facts: ManifestFields,
+    partial: Path,
+    seals: Collection[PartSeal],
+    tree: Any,
 ) -> Manifest:
     """Commit the checkpoint that consists of these durable parts."""
 
@@ -170,7 +180,7 @@ def commit(
         entries = [seal.entry for seal in seals]
         return msgspec.structs.replace(manifest, ranks=entries, not_finite=found, version=version)
 
-    return owner.finish(name, partial, fill)
+    return owner.commit_partial(name, partial, fill)
 
 
 class PartWriter:
@@ -178,16 +188,18 @@ class PartWriter:
 
     def __init__(self, partial: Path, rank: int) -> None:
         self.partial, self._rank = partial, rank
-        self._files: dict[str, File] = {}
-        self._leaves: dict[str, Leaf] = {}
+        self._files: dict[str, FileEntry] = {}
+        self._leaves: dict[str, LeafEntry] = {}
 
     def add(self, blocks: Mapping[str, Block]) -> None:
         """Write these leaves, durably.
         Each is a piece with its place, or a whole leaf of rank 0.
         """
-        layout = shards.layout(blocks, taken=set(self._files), prefix=parts.prefix(self._rank))
-        files, leaves = _written(
-            self.partial, layout, blocks, Staged(None, blocks, layout), nothing
+        layout = shards.layout(
+            blocks, taken=set(self._files), prefix=parts.shard_prefix(self._rank)
+        )
+        files, leaves = _write_shards(
+            self.partial, layout, blocks, StagedState(None, blocks, layout), nothing
         )
         self._files |= files
         self._leaves |= {
@@ -195,39 +207,43 @@ class PartWriter:
             for key, leaf in leaves.items()
         }
 
-    def seal(self) -> Seal:
+    def seal(self) -> PartSeal:
         """Return the digests of what was written. When this returns, all of it is durable."""
-        return sealed(self.partial, Part(self._rank, self._files, self._leaves), ())
+        return seal_part(self.partial, Part(self._rank, self._files, self._leaves), ())
 
 
-def _written(
-    path: Path, layout: list[Shard], blocks: Mapping[str, Block], staged: Staged, before_each: Hook
-) -> tuple[dict[str, File], dict[str, Leaf]]:
-    alone = Staged(None, blocks, layout, kind=staged.kind)
+def _write_shards(
+    path: Path,
+    layout: list[Shard],
+    blocks: Mapping[str, Block],
+    staged: StagedState,
+    before_each: Hook,
+) -> tuple[dict[str, FileEntry], dict[str, LeafEntry]]:
+    alone = StagedState(None, blocks, layout, kind=staged.kind)
     images = {shard.name: index for index, shard in enumerate(staged.shards)}
-    files, leaves = dict[str, File](), dict[str, Leaf]()
+    files, leaves = dict[str, FileEntry](), dict[str, LeafEntry]()
     for index, shard in enumerate(layout):
         at = images.get(shard.name)
         # a snapshot then has the file's bytes in one piece
         foreseen = at is not None and staged.shards[at] == shard
         source, place = (staged, at or 0) if foreseen else (alone, index)
-        written = shards.write(path, source, place, before_each)
+        written = shards.write_shard(path, source, place, before_each)
         files[shard.name] = written.file
         leaves |= written.leaves
     return files, leaves
 
 
-def _passing(
-    layout: Sequence[Shard], files: Mapping[str, File], steady: Collection[str]
+def _files_likely_unchanged(
+    layout: Sequence[Shard], files: Mapping[str, FileEntry], steady: Collection[str]
 ) -> set[str]:
-    """Names of the files that will probably be linked next time,
-    because nothing in them changed this time.
+    """Return the names of files that will probably be linked next time, because nothing in them
+    changed this time.
     """
     large = [shard for shard in layout if files[shard.name].size_bytes >= lineage.LINK_BYTES]
     return {shard.name for shard in large if all(key in steady for key in shard.keys)}
 
 
-def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
+def _require_same(leaves: Mapping[str, LeafEntry], plan: WritePlan) -> None:
     """Compare the leaves with the digests that the ranks agreed on.
 
     Raises:
@@ -241,9 +257,9 @@ def _require_same(leaves: Mapping[str, Leaf], plan: WritePlan) -> None:
             )
 
 
-def _elsewhere(block: Block, digest: str) -> Leaf:
-    """The entry of a leaf that another rank has written."""
-    return Leaf(
+def _entry_without_file(block: Block, digest: str) -> LeafEntry:
+    """Return the entry of a leaf that another rank has written."""
+    return LeafEntry(
         block.kind,
         block.dtype,
         tuple(block.shape),

@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from ..errors import Damaged, DiskError, NotFound, UsageError
-from ..ranks import Ranks, giving
+from ..ranks import Ranks, returning
 from ..rules import Rule
 from ..state import tree
-from ..state.codec import uncollected
+from ..state.codec import without_garbage_collection
 from ..state.snapshot import Arena
-from ..store.attempt import Attempt, join
+from ..store.attempt import Attempt, join_attempt
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince
-from ..store.shards import Staged
-from ..store.store import Facts, Hooks, Store
+from ..store.shards import StagedState
+from ..store.store import ManifestFields, SaveHooks, Store
 from .collective_save import CollectiveSave
 from .rank_share import RankShare
 
@@ -36,11 +36,11 @@ class CollectiveStore(Store):
 
     def __init__(self, root: str | os.PathLike[str], *, ranks: Ranks, **options: Any) -> None:
         # claims and saves may run beside other messages of the ranks
-        self.ranks = ranks.twin("store")
+        self.ranks = ranks.for_thread("store")
         super().__init__(root, **options)
         self._share = RankShare(ranks.rank, self.sharing)
 
-    def _begin(self) -> Attempt:
+    def _begin_attempt(self) -> Attempt:
         """Rank 0 begins the attempt; the other ranks join it.
 
         Raises:
@@ -49,14 +49,16 @@ class CollectiveStore(Store):
         found: list[Attempt] = []
 
         def claimed() -> bytes:
-            found.append(super(CollectiveStore, self)._begin())
+            found.append(super(CollectiveStore, self)._begin_attempt())
             return msgspec.json.encode((found[0].number, found[0].run))
 
-        number, run = msgspec.json.decode(self.ranks.lead("claim", claimed), type=tuple[int, str])
+        number, run = msgspec.json.decode(
+            self.ranks.run_on_rank_0("claim", claimed), type=tuple[int, str]
+        )
         with self.ranks.together("join"):
             if self.ranks.rank:
                 try:
-                    found.append(join(self.root, number, run))
+                    found.append(join_attempt(self.root, number, run))
                 except UsageError as error:
                     raise UsageError(
                         f"rank {self.ranks.rank} does not see what rank 0 does: {error}"
@@ -81,7 +83,7 @@ class CollectiveStore(Store):
 
         def led(find: Callable[[], Checkpoint]) -> Checkpoint:
             """Return the checkpoint that rank 0 finds, on every rank."""
-            name = ranks.lead("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
+            name = ranks.run_on_rank_0("checkpoint", lambda: find().path.name.encode())  # noqa: PLW0108  only rank 0 finds
             return index.checkpoint(name.decode())
 
         if choose is not None:
@@ -90,7 +92,7 @@ class CollectiveStore(Store):
             try:
                 return index.read_newest(lambda checkpoint: one(led(lambda: checkpoint)))
             except (NotFound, Damaged) as error:
-                ranks.lead("checkpoint", giving(error=error))
+                ranks.run_on_rank_0("checkpoint", returning(error=error))
                 raise
         while True:  # until rank 0 finds no further checkpoint
             checkpoint = led(index.latest)
@@ -99,35 +101,42 @@ class CollectiveStore(Store):
 
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
-        """As `Store.lay_out`, with the files that this rank will probably write."""
-        with uncollected():
+    ) -> StagedState:
+        """Lay out `state` as `Store.lay_out` does, into the files that this rank will probably
+        write.
+        """
+        with without_garbage_collection():
             flat = tree.flatten(state, weights)
-            staged = Staged(
-                flat.tree, flat.leaves, self._share.foreseen(flat.leaves), kind=self.index.kind
+            staged = StagedState(
+                flat.tree,
+                flat.leaves,
+                self._share.expected_shards(flat.leaves),
+                kind=self.index.kind,
             )
         return staged if arena is None else staged.snapshot_in(arena)
 
-    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+    def _commit(
+        self, staged: StagedState, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
+    ) -> Checkpoint:
         save = CollectiveSave(self.ranks, self, name, self._share)
-        with self.acting(save.attempt, "save"):
+        with self.translate_errors(save.attempt, "save"):
             try:
                 self.not_finite = save.write(staged, facts, hooks)
             except Exception:
                 if self.ranks.leads:
-                    self.give_up(save.partial)
+                    self.discard_partial(save.partial)
                 raise
             self.parent = str(name)
             with (
                 suppress(DamagedBefore, DamagedSince, DiskError, NotFound)
                 if self.ranks.rank
-                else self.telling()
+                else self.warn_if_prune_fails()
             ):
                 save.apply_rule(hooks.leave)
         return self.index.checkpoint(name)
 
     def directory(self, **_: Any) -> Any:
-        """Refuse to save a directory from several ranks.
+        """Refuse to save a directory: only a single process can do that.
 
         Raises:
             UsageError: always. Only a single process can save a directory.
@@ -135,18 +144,18 @@ class CollectiveStore(Store):
         raise UsageError("a directory is saved by one process: use a Store on one of the ranks")
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
-        """As `Store.prune`. All ranks must call it:
-        they claim the run together; then rank 0 prunes.
+        """Prune as `Store.prune` does. All ranks must call it: they claim the run together; then
+        rank 0 prunes.
         """
         self.claim()
         return [] if self.ranks.rank else super().prune(rule)
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
-        """As `Store.quarantine`. All ranks must call it and claim the run;
-        then rank 0 moves the checkpoint.
+        """Move a checkpoint as `Store.quarantine` does. All ranks must call it and claim the run;
+        then rank 0 moves it.
         """
         if self.ranks.leads:
             return super().quarantine(checkpoint, why)
         self.claim()
-        self.sharing.forget()
+        self.sharing.forget_last_checkpoint()
         return checkpoint.path

@@ -18,13 +18,13 @@ from typing import Any, Literal
 import msgspec
 
 from .. import disk, scan, terminal
-from ..channel import looks
+from ..channel import poll_intervals
 from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
 from ..run.settings import ranks_timeout_s
 from ..torch.ranks import ranks
-from ..torch.world import is_grouped, my_rank, world
-from .numbered import Numbered, NumberedDirectories, checked_name, settle
+from ..torch.world import is_grouped, rank_of_process, world
+from .numbered import NumberedDirectories, NumberedDirectory, checked_name, sync_tree
 
 Strategy = Literal["sync_any", "sync_all", "async", "mono"]
 STRATEGIES = ("sync_any", "sync_all", "async", "mono")
@@ -80,13 +80,13 @@ class AtomicDirectory:
             raise UsageError(f"strategy={strategy!r} is none of {', '.join(STRATEGIES)}")
         self.output_directory, self.keep_last = output_directory, keep_last
         self.strategy, self.device = strategy, device
-        self._ranks, self._master = self._meet(checked_name(name), is_master=is_master)
+        self._ranks, self._master = self._form_group(checked_name(name), is_master=is_master)
         self.is_master = self._ranks.rank == self._master
-        self.name = f"{name}_rank_{my_rank()}" if strategy == "async" else name
+        self.name = f"{name}_rank_{rank_of_process()}" if strategy == "async" else name
         self._index = NumberedDirectories(Path(os.path.abspath(output_directory)), self.name)
         self.symlink_name = self._index.link.name
-        latest = self._master_says("open the directory", self._open)
-        self._all_see(
+        latest = self._run_on_master("open the directory", self._open_link)
+        self._wait_until_all_see(
             f"that {self.symlink_name} names {latest or 'nothing'}",
             lambda: self._latest() == latest,
         )
@@ -96,7 +96,7 @@ class AtomicDirectory:
         was forced; else None.
         """
         path = Path(path_str)
-        found = self._index.read(path.name) if scan.is_dir(path) else None
+        found = self._index.parse_name(path.name) if scan.is_dir(path) else None
         return found and f"{found.number}{'_force' if found.forced else ''}"
 
     def prepare_checkpoint_directory(self, force_save: bool = False) -> str:
@@ -105,8 +105,8 @@ class AtomicDirectory:
         """
         wishes = self._ranks.agree(PREPARE, b"force" if force_save else b"")
         forced = all(wishes) if self.strategy == "sync_all" else any(wishes)
-        name = self._master_says("begin a checkpoint", lambda: self._begin(forced=forced))
-        self._all_see(
+        name = self._run_on_master("begin a checkpoint", lambda: self._make_next(forced=forced))
+        self._wait_until_all_see(
             f"the empty directory {name}", lambda: os.listdir(self._index.root / name) == []
         )
         return os.path.join(self.output_directory, name)
@@ -116,21 +116,22 @@ class AtomicDirectory:
         then make it the latest; then older ones may be removed.
         """
         with self._ranks.together(FINISH):
-            mine = self._mine(checkpoint_directory)
-            settle(self._index.root / mine.name)
+            mine = self._parse_own(checkpoint_directory)
+            sync_tree(self._index.root / mine.name)
         names = [
             name.decode()
             for name in self._ranks.agree("the directory to finish", mine.name.encode())
         ]
         if len(set(names)) > 1:
             raise UsageError(
-                f"every rank must give symlink_latest one directory, and {_told('it', names)}"
+                "every rank must give symlink_latest one directory, "
+                f"and {_format_disagreement('it', names)}"
             )
-        self._master_says("finish a checkpoint", lambda: self._publish(mine))
+        self._run_on_master("finish a checkpoint", lambda: self._publish(mine))
 
     atomic_symlink = symlink_latest  # the constant's old name
 
-    def _meet(self, name: str, *, is_master: bool) -> tuple[Ranks, int]:
+    def _form_group(self, name: str, *, is_master: bool) -> tuple[Ranks, int]:
         """Return the ranks that save together, and the master's number.
 
         Raises:
@@ -147,9 +148,9 @@ class AtomicDirectory:
         said = met.agree("AtomicDirectory(...)", msgspec.json.encode(mine))
         words: list[dict[str, Any]] = [msgspec.json.decode(word) for word in said]
         _require_alike(words)
-        return (met, _master(words)) if together else (ALONE, 0)
+        return (met, _find_master(words)) if together else (ALONE, 0)
 
-    def _master_says(self, topic: str, act: Callable[[], str]) -> str:
+    def _run_on_master(self, topic: str, act: Callable[[], str]) -> str:
         """Call `act` on the master; return its result, or raise its error, on every rank."""
         said = ""
         with self._ranks.together(topic):
@@ -157,7 +158,7 @@ class AtomicDirectory:
                 said = act()
         return self._ranks.agree(topic, said.encode())[self._master].decode()
 
-    def _open(self) -> str:
+    def _open_link(self) -> str:
         """Return the latest checkpoint's name. Make the link absolute: scripts open what
         `os.readlink` returns.
         """
@@ -167,7 +168,7 @@ class AtomicDirectory:
             return ""
         if os.readlink(self._index.link) != str(self._index.root / latest.name):
             try:
-                self._index.point(latest, absolute=True)
+                self._index.point_link(latest, absolute=True)
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                     raise
@@ -176,17 +177,17 @@ class AtomicDirectory:
                 )
         return latest.name
 
-    def _begin(self, *, forced: bool) -> str:
-        self._index.sweep()
-        self._index.relative()
-        made, gone = self._index.begin(forced=forced)
+    def _make_next(self, *, forced: bool) -> str:
+        self._index.finish_removals()
+        self._index.make_link_relative()
+        made, gone = self._index.make_next(forced=forced)
         for name in gone:
             terminal.say(f"{name} was begun and never finished; removed it")
         return made.name
 
-    def _publish(self, at: Numbered) -> str:
-        self._index.point(at)
-        self._index.keep(self.keep_last)
+    def _publish(self, at: NumberedDirectory) -> str:
+        self._index.point_link(at)
+        self._index.keep_newest(self.keep_last)
         return at.name
 
     def _latest(self) -> str:
@@ -195,9 +196,9 @@ class AtomicDirectory:
         except FileNotFoundError:
             return ""
 
-    def _mine(self, checkpoint_directory: str | Path) -> Numbered:
+    def _parse_own(self, checkpoint_directory: str | Path) -> NumberedDirectory:
         path = Path(os.path.abspath(checkpoint_directory))
-        found = self._index.read(path.name)
+        found = self._index.parse_name(path.name)
         if found is None or path.parent.resolve() != self._index.root.resolve():
             raise UsageError(
                 f"{checkpoint_directory} is not from this saver's prepare_checkpoint_directory()"
@@ -209,7 +210,7 @@ class AtomicDirectory:
             )
         return found
 
-    def _all_see(self, what: str, look: Callable[[], bool]) -> None:
+    def _wait_until_all_see(self, what: str, look: Callable[[], bool]) -> None:
         """Wait until `look` returns true on every rank.
 
         Raises:
@@ -219,7 +220,7 @@ class AtomicDirectory:
         if self._ranks.alone:  # another process may save meanwhile
             return
         with self._ranks.together(f"look for {what}"):
-            for _ in looks(time.monotonic() + min(SEEN_S, self._ranks.timeout_s / 2)):
+            for _ in poll_intervals(time.monotonic() + min(SEEN_S, self._ranks.timeout_s / 2)):
                 with suppress(FileNotFoundError):
                     if look():
                         return
@@ -234,30 +235,31 @@ def _require_alike(words: Sequence[dict[str, Any]]) -> None:
         said = [word.get(option) for word in words]
         if len(set(said)) > 1:
             raise UsageError(
-                f"AtomicDirectory needs the same arguments on every rank, and {_told(option, said)}"
+                "AtomicDirectory needs the same arguments on every rank, "
+                f"and {_format_disagreement(option, said)}"
             )
 
 
-def _master(words: Sequence[dict[str, Any]]) -> int:
-    """The rank with is_master=True; rank 0 when there is none."""
+def _find_master(words: Sequence[dict[str, Any]]) -> int:
+    """Return the rank with is_master=True; rank 0 if there is none."""
     masters = [rank for rank, word in enumerate(words) if word["is_master"]]
     if len(masters) > 1:
         raise UsageError(
-            f"AtomicDirectory needs one master, and {_numbers(masters)} say is_master=True"
+            f"AtomicDirectory needs one master, and {_format_ranks(masters)} say is_master=True"
         )
     return masters[0] if masters else 0
 
 
-def _numbers(these: Sequence[int]) -> str:
+def _format_ranks(these: Sequence[int]) -> str:
     """Return `rank 3` or `ranks 1, 2`."""
     return f"rank{'s' if len(these) > 1 else ''} {', '.join(map(str, these))}"
 
 
-def _told(what: str, said: Sequence[Any]) -> str:
+def _format_disagreement(what: str, said: Sequence[Any]) -> str:
     """Return `<what> is 'a' on ranks 0, 2 and 'b' on rank 1`."""
     who = {
         repr(value): [rank for rank, other in enumerate(said) if other == value] for value in said
     }
     return f"{what} is " + " and ".join(
-        f"{value} on {_numbers(these)}" for value, these in who.items()
+        f"{value} on {_format_ranks(these)}" for value, these in who.items()
     )

@@ -19,7 +19,9 @@ from ..errors import NotFound, StoreError, UsageError
 _DELETING = ".deleting-"
 
 
-class Numbered(NamedTuple):
+class NumberedDirectory(NamedTuple):
+    """A checkpoint directory's number, and whether it was forced."""
+
     name: str
     number: int
     forced: bool  # `keep_last` must not remove it
@@ -35,21 +37,21 @@ class NumberedDirectories(NamedTuple):
     def link(self) -> Path:
         return self.root / f"{self.name}.latest_checkpoint"
 
-    def read(self, name: str) -> Numbered | None:
+    def parse_name(self, name: str) -> NumberedDirectory | None:
         """Return the number in a directory's name; None if the name has another form."""
         match = re.fullmatch(rf"{re.escape(self.name)}_checkpoint_(\d+)(_force)?", name)
-        return match and Numbered(name, int(match[1]), bool(match[2]))
+        return match and NumberedDirectory(name, int(match[1]), bool(match[2]))
 
-    def listed(self) -> list[Numbered]:
-        """All existing directories, complete or not, by number."""
+    def list_all(self) -> list[NumberedDirectory]:
+        """Return all existing directories, complete or not, by number."""
         found = (
-            self.read(each.name)
+            self.parse_name(each.name)
             for each in os.scandir(self.root)
             if each.is_dir(follow_symlinks=False)
         )
         return sorted((each for each in found if each), key=lambda each: each.number)
 
-    def latest(self) -> Numbered | None:
+    def latest(self) -> NumberedDirectory | None:
         """Return the directory *here* whose name the link has. Its path is ignored: directories may
         be moved.
 
@@ -57,7 +59,7 @@ class NumberedDirectories(NamedTuple):
             NotFound: the link names one that is not here.
             StoreError: there is no link, so that it is unknown which directories are complete.
         """
-        listed, lost = self.listed(), ""
+        listed, lost = self.list_all(), ""
         here = f"here are: {', '.join(each.name for each in listed) or 'none'}"
         if not scan.lexists(self.link):
             # number 1 is created only when a link names number 0
@@ -77,7 +79,7 @@ class NumberedDirectories(NamedTuple):
                 return each
         raise NotFound(f"{self.link} names {name}, which is not in {self.root}; {here}")
 
-    def point(self, at: Numbered, *, absolute: bool = False) -> None:
+    def point_link(self, at: NumberedDirectory, *, absolute: bool = False) -> None:
         """Point the link at that directory, in one step and durably,
         even if a temporary link was left over.
         """
@@ -89,38 +91,38 @@ class NumberedDirectories(NamedTuple):
         disk.replace(fresh, self.link)
         disk.sync_dir(self.root)
 
-    def relative(self) -> None:
+    def make_link_relative(self) -> None:
         """Change the link's text to a bare name, so that the directory can be moved."""
         latest = self.latest()
         if latest is not None and os.readlink(self.link) != latest.name:
-            self.point(latest)
+            self.point_link(latest)
 
-    def begin(self, *, forced: bool) -> tuple[Numbered, list[str]]:
+    def make_next(self, *, forced: bool) -> tuple[NumberedDirectory, list[str]]:
         """Make a new, empty directory after the latest.
         Remove the incomplete ones; return their names.
         """
         latest = self.latest()
         number = latest.number + 1 if latest else 0
-        unfinished = [each for each in self.listed() if each.number >= number]
+        unfinished = [each for each in self.list_all() if each.number >= number]
         for each in unfinished:
             self.discard(each)
-        made = Numbered(
+        made = NumberedDirectory(
             f"{self.name}_checkpoint_{number}{'_force' if forced else ''}", number, forced
         )
         disk.make_dir(self.root / made.name)
         return made, [each.name for each in unfinished]
 
-    def keep(self, last: int) -> None:
-        """Remove all complete ones but the `last` newest and the forced ones;
-        none if `last` is 0 or less.
+    def keep_newest(self, last: int) -> None:
+        """Remove all complete directories but the `last` newest and the forced ones; none if `last`
+        is 0 or less.
         """
         latest = self.latest()
         if latest and last > 0:
-            for each in self.listed():
+            for each in self.list_all():
                 if each.number <= latest.number - last and not each.forced:
                     self.discard(each)
 
-    def discard(self, gone: Numbered) -> None:
+    def discard(self, gone: NumberedDirectory) -> None:
         """Rename a directory, then remove it,
         so that readers never see a part of it under its own name.
         """
@@ -130,15 +132,17 @@ class NumberedDirectories(NamedTuple):
         disk.sync_dir(self.root)
         disk.remove_tree(aside)
 
-    def sweep(self) -> None:
+    def finish_removals(self) -> None:
         """Complete the removals that a crash interrupted."""
         for each in os.scandir(self.root):
-            if each.name.startswith(_DELETING) and self.read(each.name.removeprefix(_DELETING)):
+            if each.name.startswith(_DELETING) and self.parse_name(
+                each.name.removeprefix(_DELETING)
+            ):
                 disk.remove_tree(Path(each.path))
 
 
 def checked_name(name: str) -> str:
-    """Return `name`.
+    """Return `name` if file names can begin with it.
 
     Raises:
         UsageError: no file name can begin with it.
@@ -148,14 +152,14 @@ def checked_name(name: str) -> str:
     return name
 
 
-def settle(tree: Path) -> None:
+def sync_tree(tree: Path) -> None:
     """Sync `tree` and all plain files and directories below it. Another process may rename or
     remove some meanwhile.
     """
     for each in sorted(os.scandir(tree), key=lambda entry: entry.name):
         with suppress(FileNotFoundError):
             if each.is_dir(follow_symlinks=False):
-                settle(Path(each.path))
+                sync_tree(Path(each.path))
             elif each.is_file(follow_symlinks=False):
                 disk.sync_file(Path(each.path))
     disk.sync_dir(tree)

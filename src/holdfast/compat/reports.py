@@ -1,4 +1,4 @@
-"""cycling_utils' metrics and timer: ours, with their names, arguments and attributes."""
+"""cycling_utils' metrics and timer: Holdfast's, with their names, arguments and attributes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""cycling_utils' samplers: our samplers with their names,
-arguments, attributes, errors and states.
+"""cycling_utils' samplers: Holdfast's samplers with their names, arguments, attributes, errors and
+states.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class _Compatible(Interruptible):
                 "some samples come twice, and some not at all"
             )
 
-    def _require(self, more: int, unit: str) -> bool:
+    def _must_count(self, more: int, unit: str) -> bool:
         try:
-            return super()._require(more, unit)
+            return super()._must_count(more, unit)
         except UsageError as error:
             raise AdvancedTooFarError(str(error)) from None
 

@@ -23,7 +23,7 @@ def atomic_torch_save(obj: Any, f: str | Path, **kwargs: Any) -> None:
     pickle; read it with `torch.load(f, weights_only=True)`, which executes nothing.
     """
     with (
-        disk.replacing(Path(os.path.abspath(f))) as put,
+        disk.open_replacement(Path(os.path.abspath(f))) as put,
         io.BufferedWriter(_WriteFunction(put), _BUFFER_BYTES) as sink,
     ):
         torch.save(obj, sink, **kwargs)

@@ -20,9 +20,9 @@ from typing import Any
 from ..errors import Mismatch, UsageError
 from .advice import other_samples
 from .digest import digest
-from .facts import Feed, FeedPosition, LoaderFacts, reached
+from .facts import Feed, FeedPosition, LoaderFacts, batches_before
 from .replay import ReplayFeed
-from .stateful import StatefulFeed, forgets
+from .stateful import StatefulFeed, loses_shuffle_buffer
 from .zipped import Zip
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may
@@ -58,7 +58,11 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     )
     if (feed := next(filter(None, found), None)) is not None:
         return feed  # type: ignore[no-any-return]
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") and not forgets(loader):
+    if (
+        hasattr(loader, "state_dict")
+        and hasattr(loader, "load_state_dict")
+        and not loses_shuffle_buffer(loader)
+    ):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):
         raise UsageError(
@@ -89,7 +93,7 @@ class SequenceFeed(Feed):
         self._changes = self._is_tracked = False
         self._order: list[list[Any]] | None = None  # of the list when the epoch before began
 
-    def require(self, objects: Iterable[object]) -> None:
+    def require_objects(self, objects: Iterable[object]) -> None:
         held = [
             each
             for one in objects
@@ -101,28 +105,30 @@ class SequenceFeed(Feed):
         self._epoch, batches = epoch, self._loader
         # otherwise the run restores it as the loop begins
         if position is not None and not self._is_tracked:
-            self._compare(epoch, position)
-        now = self._some(0) if self._is_list else []
+            self._require_same_batches(epoch, position)
+        now = self._sample_digests(0) if self._is_list else []
         self._changes = self._changes or (self._order is not None and now != self._order)
         self._order = now
-        return (batches[number] for number in range(reached(position, epoch), len(batches)))
+        return (batches[number] for number in range(batches_before(position, epoch), len(batches)))
 
-    def _compare(self, epoch: int, position: FeedPosition) -> None:
+    def _require_same_batches(self, epoch: int, position: FeedPosition) -> None:
         """Compare the list's next batches with those of the checkpoint.
 
         Raises:
             Mismatch: the list is another one, or nobody can tell.
         """
         if "changes" in position and position["epoch"] != epoch:
-            raise self._refusal(
+            raise self._other_batches_error(
                 f"by the end of epoch {position['epoch']} it had been changed in place"
             )
-        for number, found in position.get("next", []) if reached(position, epoch) else ():
+        for number, found in position.get("next", []) if batches_before(position, epoch) else ():
             if number < len(self._loader) and digest(self._loader[number]) != found:
-                raise self._refusal(f"batch {number + 1} of epoch {epoch} is another one")
+                raise self._other_batches_error(
+                    f"batch {number + 1} of epoch {epoch} is another one"
+                )
 
     def position(self, consumed: int) -> FeedPosition:
-        following = self._some(consumed) if self._is_list else []
+        following = self._sample_digests(consumed) if self._is_list else []
         changes = {"changes": True} if self._changes and not self._is_tracked else {}
         return {
             **super().position(consumed),
@@ -130,9 +136,9 @@ class SequenceFeed(Feed):
             **changes,
         }
 
-    def _some(self, first: int) -> list[list[Any]]:
-        """Return the numbers and digests of the next batches,
-        and of some that are spread over the rest.
+    def _sample_digests(self, first: int) -> list[list[Any]]:
+        """Return the numbers and digests of the next batches, and of some that are spread over the
+        rest.
         """
         count = len(self._loader)
         numbers = {
@@ -141,7 +147,7 @@ class SequenceFeed(Feed):
         }
         return [[number, digest(self._loader[number])] for number in sorted(numbers)]
 
-    def _refusal(self, why: str) -> Mismatch:
+    def _other_batches_error(self, why: str) -> Mismatch:
         return Mismatch(
             f"the {type(self._loader).__name__} in run.batches "
             f"is not as it was: {why}. {other_samples()}"
@@ -158,12 +164,12 @@ class ZipFeed(Feed):
         self.unknown = next(filter(None, (feed.unknown for feed in feeds)), None)
 
     @property
-    def at_rest(self) -> bool:
-        return all(feed.at_rest for feed in self._feeds)
+    def can_save_here(self) -> bool:
+        return all(feed.can_save_here for feed in self._feeds)
 
-    def require(self, objects: Iterable[object]) -> None:
+    def require_objects(self, objects: Iterable[object]) -> None:
         for feed in self._feeds:
-            feed.require(objects)
+            feed.require_objects(objects)
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch = epoch

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 
-from .split import Split
+from .split import RankSplit
 
 Taken = Sequence[tuple[int, int]]  # a position: (count, size) pairs, in order
 
 
-def batches(
+def group_batches(
     order: Iterable[int], group_of: Sequence[Hashable], size: int, *, drop_last: bool = False
 ) -> list[list[int]]:
     """Return batches in the order in which they fill up,
@@ -34,22 +34,24 @@ def batches(
     return full if drop_last else [*full, *filling.values()]
 
 
-def rest(order: Iterable[int], group_of: Sequence[Hashable], taken: Taken) -> list[int]:
-    """The samples of `order` that are in none of the batches `taken`."""
+def remaining_samples(
+    order: Iterable[int], group_of: Sequence[Hashable], taken: Taken
+) -> list[int]:
+    """Return the samples of `order` that are in none of the batches `taken`."""
     left = list(order)
     for size, number in taken:
-        gone = set(chain.from_iterable(batches(left, group_of, size)[:number]))
+        gone = set(chain.from_iterable(group_batches(left, group_of, size)[:number]))
         left = [index for index in left if index not in gone]
     return left
 
 
-def further(taken: Taken, size: int, number: int) -> list[tuple[int, int]]:
+def add_batches(taken: Taken, size: int, number: int) -> list[tuple[int, int]]:
     """Return `taken` with `number` batches of `size` added."""
-    before, done = since(taken, size)
+    before, done = split_by_size(taken, size)
     return [*before, (size, done + number)] if done + number else list(before)
 
 
-def since(taken: Taken, size: int) -> tuple[Taken, int]:
+def split_by_size(taken: Taken, size: int) -> tuple[Taken, int]:
     """Return the batches taken before they had this size,
     and the number of this size taken after.
     """
@@ -58,8 +60,10 @@ def since(taken: Taken, size: int) -> tuple[Taken, int]:
     return taken, 0
 
 
-def part(batch: Sequence[int], world: int, rank: int) -> list[int]:
+def part_of_rank(batch: Sequence[int], world: int, rank: int) -> list[int]:
     """Return the part of a batch for rank `rank`;
     if it does not divide evenly, some samples appear twice.
     """
-    return [batch[place % len(batch)] for place in Split(len(batch), world, rank).places()]
+    return [
+        batch[place % len(batch)] for place in RankSplit(len(batch), world, rank).remaining_places()
+    ]

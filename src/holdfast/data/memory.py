@@ -1,5 +1,5 @@
-"""Memory: the attributes that an iterable changes from one pass to the next, such as a count of its
-epochs.
+"""PassMemory: the attributes that an iterable changes from one pass to the next, such as a count of
+its epochs.
 
 An attribute belongs to it if a pass was seen to change it. Its value before the pass is saved with
 a position inside, its last value with the end of one. So a new process begins a pass with what the
@@ -41,44 +41,46 @@ class PassMemory:
         self._digests: dict[str, Any] = {}
         self._alive: dict[str, Any] = {}
 
-    def begin(self) -> None:
+    def begin_pass(self) -> None:
         """Note the attributes before a pass begins."""
-        self._look()
+        self._detect_changes()
         found = self._attributes()
         self._digests = {name: _digest(getattr(*at)) for name, at in found.items()}
         self._before = {name: _copy(getattr(*at)) for name, at in found.items()}
         self._alive = self._iterators()
 
-    def before(self) -> dict[str, Any]:
-        """Return the changing attributes as they were when the present pass began;
-        empty if passes change nothing.
+    def values_before_pass(self) -> dict[str, Any]:
+        """Return the changing attributes as they were when the present pass began; empty if passes
+        change nothing.
         """
-        self._look()
+        self._detect_changes()
         return {
-            name: _packed(self._before[name])
+            name: _pack_numbers(self._before[name])
             for name in sorted(self._changing & self._before.keys())
         }
 
-    def now(self) -> dict[str, Any]:
-        """Return the same attributes as they are now."""
-        self._look()
+    def current_values(self) -> dict[str, Any]:
+        """Return the changing attributes as they are now."""
+        self._detect_changes()
         found = self._attributes()
         return {
-            name: _packed(_copy(getattr(*found[name])))
+            name: _pack_numbers(_copy(getattr(*found[name])))
             for name in sorted(self._changing & found.keys())
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Set what before() or now() returned; containers and arrays are filled in place."""
+        """Set the attributes that values_before_pass() or current_values() returned; containers and
+        arrays are filled in place.
+        """
         found = self._attributes()
         self._changing |= stored.keys()
         for name in stored.keys() & found.keys():
             target, attribute = found[name]
-            value = _unpacked(copy.deepcopy(stored[name]))
-            if not _filled(getattr(target, attribute), value):
+            value = _unpack_numbers(copy.deepcopy(stored[name]))
+            if not _fill_in_place(getattr(target, attribute), value):
                 setattr(target, attribute, value)
 
-    def lives_on(self, *, over: bool) -> str:
+    def continuing_iterator(self, *, over: bool) -> str:
         """Return the name of an attribute with an iterator that continues from pass to pass; empty
         if there is none.
 
@@ -88,11 +90,11 @@ class PassMemory:
         alive = {
             name
             for name, each in now.items()
-            if self._alive.get(name) is each or (over and _goes_on(each))
+            if self._alive.get(name) is each or (over and _is_unexhausted(each))
         }
         return min(alive, default="")
 
-    def _look(self) -> None:
+    def _detect_changes(self) -> None:
         now = (
             {name: _digest(getattr(*at)) for name, at in self._attributes().items()}
             if self._digests
@@ -138,8 +140,10 @@ class PassMemory:
         return found
 
 
-def _goes_on(iterator: Any) -> bool:
-    """Whether it is certainly not exhausted: a generator, or torch's sampler iterator over one."""
+def _is_unexhausted(iterator: Any) -> bool:
+    """Return whether the iterator is certainly not exhausted: a generator, or torch's sampler
+    iterator over one.
+    """
     inner = getattr(iterator, "_sampler_iter", iterator)
     return isinstance(inner, GeneratorType) and inner.gi_frame is not None
 
@@ -154,8 +158,8 @@ def _members(path: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_walked(value: Any) -> bool:
-    """Whether a loader may take its batches, or their order, from it. A model has its own state,
-    and does not count.
+    """Return whether a loader may take its batches, or their order, from this object. A model has
+    its own state, and does not count.
     """
     has_state = hasattr(value, "state_dict") or hasattr(value, "__call__")  # noqa: B004  a class's, too
     return hasattr(value, "__dict__") and not isinstance(value, type | ModuleType) and not has_state
@@ -166,10 +170,10 @@ def _is_candidate(value: Any) -> bool:
         return True
     if isinstance(value, list | tuple | set | deque | dict):
         if len(value) > MANY:
-            return all(isinstance(each, _ATOMS) for each in _some(value))
+            return all(isinstance(each, _ATOMS) for each in _sample_members(value))
         with suppress(UsageError):
             digest(value)
-            return all(isinstance(each, (*_ATOMS, list, tuple)) for each in _some(value))
+            return all(isinstance(each, (*_ATOMS, list, tuple)) for each in _sample_members(value))
         return False
     return hasattr(value, "nbytes") and hasattr(value, "dtype") and int(value.nbytes) <= MOST_BYTES
 
@@ -180,7 +184,7 @@ def _is_generator(value: Any) -> bool:
     return isinstance(value, kinds)
 
 
-def _some(value: Any) -> list[Any]:
+def _sample_members(value: Any) -> list[Any]:
     """Return some members of a container, the same ones each time."""
     if isinstance(value, list | tuple | deque) and len(value) > MANY:
         return [value[at] for at in range(0, len(value), len(value) // 64)]
@@ -193,7 +197,7 @@ def _digest(value: Any) -> Any:
     if isinstance(value, random.Random):
         return hash(value.getstate())
     if isinstance(value, list | tuple | deque | dict | set):
-        return len(value), digest([*_some(value)])
+        return len(value), digest([*_sample_members(value)])
     return digest(value)
 
 
@@ -202,7 +206,7 @@ def _copy(value: Any) -> Any:
     return copy.copy(value) if is_long else copy.deepcopy(value)
 
 
-def _packed(value: Any) -> Any:
+def _pack_numbers(value: Any) -> Any:
     """Return a long list of whole numbers as bytes; anything else as it is."""
     if type(value) is list and len(value) > MANY and all(type(each) is int for each in value):
         with suppress(OverflowError):
@@ -210,14 +214,14 @@ def _packed(value: Any) -> Any:
     return value
 
 
-def _unpacked(value: Any) -> Any:
+def _unpack_numbers(value: Any) -> Any:
     if type(value) is dict and value.keys() == {_INTS}:
         return array("q", value[_INTS]).tolist()
     return value
 
 
-def _filled(live: Any, value: Any) -> bool:
-    """Whether `live` could be made equal to `value` in place."""
+def _fill_in_place(live: Any, value: Any) -> bool:
+    """Make `live` equal to `value` in place; return whether that was possible."""
     if isinstance(live, random.Random) and isinstance(value, random.Random):
         live.setstate(value.getstate())
     elif type(live) is list and type(value) is list:

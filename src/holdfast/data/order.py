@@ -1,5 +1,5 @@
-"""The order of an epoch, computed for each place alone:
-nothing is stored or drawn, and it can start anywhere.
+"""The order of an epoch, computed for each place alone: nothing is stored, and iteration can start
+at any place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST = 1_024  # a walk begins with this many, so that its first index comes qui
 AHEAD = 16_384  # and computes at most this many ahead: 0.7 MB of Python's integers
 
 
-def key(*parts: object) -> int:
+def derive_key(*parts: object) -> int:
     """Return 64 bits that depend on every part: the seed for these parts."""
     return xxhash.xxh3_64_intdigest("|".join(map(str, parts)).encode())
 
@@ -53,11 +53,11 @@ class Shuffle:
         self.seed, self.epoch = seed, epoch
         small = self.length <= SMALL
         words = [
-            key(VERSION, self.length, seed, epoch, turn)
+            derive_key(VERSION, self.length, seed, epoch, turn)
             for turn in range(self.length if small else 2 * ROUNDS)
         ]
-        self._table = _drawn(words) if small else None
-        self._mixing = _mixing((self.length - 1).bit_length(), words)
+        self._table = _draw_permutation(words) if small else None
+        self._mixing = _make_permutation((self.length - 1).bit_length(), words)
 
     def __len__(self) -> int:
         return self.length
@@ -71,23 +71,23 @@ class Shuffle:
             places = range(*where.indices(self.length))
             if places.step == 1:
                 return list(islice(self.walk(places.start), len(places)))
-            return list(map(self._at, places))
+            return list(map(self._value_at, places))
         place = operator.index(where)
         if not -self.length <= place < self.length:
             raise IndexError(f"place {place} of an order of {self.length}")
-        return self._at(place % self.length)
+        return self._value_at(place % self.length)
 
     def __iter__(self) -> Iterator[int]:
         return self.walk()
 
     def walk(self, start: int = 0) -> Iterator[int]:
-        """The order from place `start` to its end;
-        computed in blocks, if the program has imported NumPy.
+        """Return an iterator over the order from place `start` to its end, computed in blocks if
+        the program has imported NumPy.
         """
         if start < 0:
             raise IndexError(f"a walk from place {start}")
-        if self._table is not None or not _numpy_is_there():
-            return map(self._at, range(start, self.length))
+        if self._table is not None or not _is_numpy_imported():
+            return map(self._value_at, range(start, self.length))
         return chain.from_iterable(self._blocks(start))
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -100,7 +100,7 @@ class Shuffle:
             return np.array(self._table[start:stop], np.int64)
         values = np.arange(start, stop, dtype=np.uint64)
         for first in range(0, len(values), CHUNK):
-            self._fill(values[first : first + CHUNK])
+            self._permute_places(values[first : first + CHUNK])
         return values.view(np.int64)
 
     def _blocks(self, start: int) -> Iterator[list[int]]:
@@ -110,36 +110,36 @@ class Shuffle:
             yield self.block(start, stop).tolist()
             start, size = stop, min(2 * size, AHEAD)
 
-    def _at(self, place: int) -> int:
+    def _value_at(self, place: int) -> int:
         if self._table is not None:
             return self._table[place]
-        value = _mixed(place, self._mixing)
+        value = _permute_value(place, self._mixing)
         while value >= self.length:
-            value = _mixed(value, self._mixing)
+            value = _permute_value(value, self._mixing)
         return value
 
-    def _fill(self, places: NDArray[np.uint64]) -> None:
-        """Replace places by their values."""
+    def _permute_places(self, places: NDArray[np.uint64]) -> None:
+        """Replace places in the array by their values."""
         import numpy as np
 
         length = np.uint64(self.length)
-        _mix(places, self._mixing)
+        _permute_array(places, self._mixing)
         outside = np.flatnonzero(places >= length)
         while outside.size:
             again = places[outside]
-            _mix(again, self._mixing)
+            _permute_array(again, self._mixing)
             places[outside] = again
             outside = outside[again >= length]
 
 
-def _numpy_is_there() -> bool:
-    """Importing NumPy would take longer than most walks.
-    Programs that use it have imported it, as torch does.
+def _is_numpy_imported() -> bool:
+    """Return whether the program has imported NumPy, as torch does. Importing it would take longer
+    than most walks.
     """
     return sys.modules.get("numpy") is not None
 
 
-def _drawn(words: list[int]) -> list[int]:
+def _draw_permutation(words: list[int]) -> list[int]:
     """Draw one of all orders of this length. Source:
     Fisher and Yates; Durstenfeld, Algorithm 235, 1964.
     """
@@ -150,7 +150,7 @@ def _drawn(words: list[int]) -> list[int]:
     return order
 
 
-class _Mixing(NamedTuple):
+class _BitPermutation(NamedTuple):
     """A permutation of the numbers of so many bits: each step of each round can be undone.
 
     A value beyond the order's length is permuted again until it is inside (cycle walking). That is
@@ -164,17 +164,17 @@ class _Mixing(NamedTuple):
     rounds: tuple[tuple[int, int], ...]  # an odd factor, which carries low bits up, and a summand
 
 
-def _mixing(bits: int, words: list[int]) -> _Mixing:
+def _make_permutation(bits: int, words: list[int]) -> _BitPermutation:
     mask = (1 << bits) - 1
     rounds = zip(words[::2], words[1::2], strict=False)
-    return _Mixing(
+    return _BitPermutation(
         mask,
         (bits + 1) // 2,
         tuple(((factor | 1) & mask, summand & mask) for factor, summand in rounds),
     )
 
 
-def _mixed(value: int, by: _Mixing) -> int:
+def _permute_value(value: int, by: _BitPermutation) -> int:
     mask, shift, rounds = by
     for factor, summand in rounds:
         value = value * factor + summand & mask
@@ -182,8 +182,8 @@ def _mixed(value: int, by: _Mixing) -> int:
     return value
 
 
-def _mix(values: NDArray[np.uint64], by: _Mixing) -> None:
-    """Do the same as `_mixed`, for all of them in place."""
+def _permute_array(values: NDArray[np.uint64], by: _BitPermutation) -> None:
+    """Apply `_permute_value` to all values of an array in place."""
     import numpy as np
 
     # scalars would cost twice as much a call

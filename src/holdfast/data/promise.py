@@ -1,4 +1,4 @@
-"""Promises: whether a loader yields the same batches when it is read again. Only its type decides;
+"""Whether a loader is known to yield the same batches when it is read again. Only its type decides;
 no data is read.
 
 Python's own iterators repeat if the objects inside them do, for example lists. The code of a class
@@ -21,13 +21,13 @@ import xxhash
 _PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}
 # packages of progress bars -> the attribute with the iterable inside a bar
 _SHOWS = {"tqdm": "iterable"}
-# package -> our module with unknown_in(), for its iterators
+# package -> our module with find_unproven(), for its iterators
 _REPLAY = {"torch": "holdfast.torch.loader"}
 
 
-class Unproven(NamedTuple):
-    """A loader's code, or a framework,
-    that may behave differently after a resume. A drill can prove it.
+class UnprovenCode(NamedTuple):
+    """A loader's code, or a framework, that may behave differently after a resume. A drill can
+    prove that it does not.
     """
 
     code: str  # 32 hex digits that change with it
@@ -36,14 +36,18 @@ class Unproven(NamedTuple):
     changed: str = ""
 
 
-def unproven(unknown: Any) -> Unproven:
-    """Return it for a class, or a generator's code; a framework is one already."""
+def describe_unproven(unknown: Any) -> UnprovenCode:
+    """Return an `UnprovenCode` for a class or a generator's code; return an `UnprovenCode`
+    unchanged.
+    """
     return (
-        unknown if isinstance(unknown, Unproven) else Unproven(digest_of(unknown), name_of(unknown))
+        unknown
+        if isinstance(unknown, UnprovenCode)
+        else UnprovenCode(code_digest(unknown), code_name(unknown))
     )
 
 
-def unknown_in(loader: Any) -> Any:
+def find_unproven(loader: Any) -> Any:
     """Return the class, or the generator's code,
     whose replay is unproven; None if all of `loader` is known.
     """
@@ -55,15 +59,15 @@ def unknown_in(loader: Any) -> Any:
     own = isinstance(getattr(kind, "__iter__", None), FunctionType)
     # these begin a loader in mid-pass
     if kind.__module__ in _PYTHONS and not own and kind not in {chain, tee}:
-        return next(filter(None, map(unknown_in, _inside(loader))), None)
+        return next(filter(None, map(find_unproven, _inner_iterators(loader))), None)
     if home in _SHOWS and hasattr(loader, _SHOWS[home]):
-        return unknown_in(iter_of(getattr(loader, _SHOWS[home])))
+        return find_unproven(iterator_for_check(getattr(loader, _SHOWS[home])))
     if home == "datasets":  # a stream of Hugging Face: its order depends only on its seed and epoch
         return None
     if home in _REPLAY and home in sys.modules:
         from importlib import import_module
 
-        return import_module(_REPLAY[home]).unknown_in(loader)
+        return import_module(_REPLAY[home]).find_unproven(loader)
     return kind
 
 
@@ -73,46 +77,46 @@ def roots_of(loader: Any) -> list[Any]:
         frame = loader.gi_frame
         return [] if frame is None else [*frame.f_locals.values()]
     if type(loader).__module__ in _PYTHONS:
-        return [root for each in _inside(loader) for root in roots_of(each)]
+        return [root for each in _inner_iterators(loader) for root in roots_of(each)]
     return [loader]
 
 
-def iter_of(value: Any) -> Any:
-    """Return a container's iterator for the check; nothing is read from it."""
+def iterator_for_check(value: Any) -> Any:
+    """Return a container's iterator for `find_unproven`; nothing is read from it."""
     return iter(value) if type(value) in {list, tuple, range} else value
 
 
-def _inside(iterator: Any) -> Iterator[Any]:
-    """Yield the iterators that one of Python's own is made of."""
+def _inner_iterators(iterator: Any) -> Iterator[Any]:
+    """Yield the iterators of which one of Python's own iterators consists."""
     for each in gc.get_referents(iterator):
         members = each if type(each) is tuple else (each,)
         yield from (member for member in members if isinstance(member, Iterator))
 
 
-def name_of(kind: Any) -> str:
+def code_name(kind: Any) -> str:
     """Return the name of a class or of a generator's code, for people."""
     return str(getattr(kind, "co_qualname", None) or getattr(kind, "__qualname__", kind))
 
 
-def digest_of(kind: Any) -> str:
-    """Return 32 hex digits that change when the code of a class, or of a generator, does."""
+def code_digest(kind: Any) -> str:
+    """Return 32 hex digits that change when the code of a class or of a generator changes."""
     found = xxhash.xxh3_128()
     for part in [kind] if isinstance(kind, CodeType) else kind.__mro__[:-1]:
-        _add(found.update, part)
+        _hash_code(found.update, part)
     return found.hexdigest()
 
 
-def _add(update: Callable[[bytes], None], part: Any) -> None:
+def _hash_code(update: Callable[[bytes], None], part: Any) -> None:
     if isinstance(part, type):
         update(f"{part.__module__}.{part.__qualname__}".encode())
         for name, value in sorted(vars(part).items()):
             function = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(function, FunctionType):
                 update(name.encode())
-                _add(update, function.__code__)
+                _hash_code(update, function.__code__)
     elif isinstance(part, CodeType):
         update(part.co_code + repr((part.co_name, part.co_names, part.co_varnames)).encode())
         for constant in part.co_consts:
-            _add(update, constant)
+            _hash_code(update, constant)
     else:
         update(repr(part).encode())

@@ -15,8 +15,8 @@ from ..errors import Mismatch, UsageError
 from ..state import rng
 from . import promise
 from .advice import Advice, other_samples
-from .digest import digest, digest_later
-from .facts import Feed, FeedPosition, reached
+from .digest import digest, digest_on_call
+from .facts import Feed, FeedPosition, batches_before
 from .memory import PassMemory
 
 _NOTHING = object()
@@ -43,24 +43,24 @@ class ReplayFeed(Feed):
         self._last: Callable[[], str | None] = lambda: None
         self._read = 0  # batches taken by a replay that reached none of its positions
         self._memory: dict[str, Any] = {}
-        self.unknown = self._unknown()
+        self.unknown = self._unproven_code()
         self._attributes = PassMemory(self._roots)
         self._over = False  # whether the pass in progress has ended
 
-    def _unknown(self) -> Any:
-        return promise.unknown_in(self._loader)
+    def _unproven_code(self) -> Any:
+        return promise.find_unproven(self._loader)
 
     def _roots(self) -> list[Any]:
-        """The objects whose attributes passes may change."""
+        """Return the objects whose attributes passes may change."""
         return promise.roots_of(self._loader)
 
     @property
-    def lives_on(self) -> str:
-        """The attribute of the loader with an iterator that goes on from epoch to epoch;
+    def unrestorable_part(self) -> str:
+        """Return the attribute of the loader with an iterator that continues from epoch to epoch;
         empty if there is none.
         """
         return (
-            self._attributes.lives_on(over=self._over)
+            self._attributes.continuing_iterator(over=self._over)
             if self.unknown is not None and not self._once
             else ""
         )
@@ -68,10 +68,10 @@ class ReplayFeed(Feed):
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         if position is not None and _LIVES in position and (position["epoch"] != epoch or epoch):
             cause = f"its {position[_LIVES]} lives on from epoch to epoch"
-            raise self._refusal(position["epoch"], position["batches"], cause)
+            raise self._other_batches_error(position["epoch"], position["batches"], cause)
         if position is not None and _CARRIED in position:
             self._attributes.restore(position[_CARRIED])
-        if position is not None and reached(position, epoch):
+        if position is not None and batches_before(position, epoch):
             batches = self._replayed(position)
         else:
             if position is not None and self.remembers and not self._once and _OVER not in position:
@@ -88,14 +88,14 @@ class ReplayFeed(Feed):
                     )
                 )
             self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
-            self._pass_begins()
-            batches = self._begin(epoch, self._memory, again=False)
+            self._note_random_state()
+            batches = self._begin_pass(epoch, self._memory, again=False)
         self._epoch, self._passes = epoch, True
-        return self._handed_out(batches)
+        return self._note_batches(batches)
 
-    def afresh(self, epoch: int, skipped: int) -> Iterator[Any]:
+    def open_and_skip(self, epoch: int, skipped: int) -> Iterator[Any]:
         read, self._read = self._read if self._once else 0, 0
-        return super().afresh(epoch, max(0, skipped - read))
+        return super().open_and_skip(epoch, max(0, skipped - read))
 
     def position(self, consumed: int) -> FeedPosition:
         found = {**super().position(consumed), **self._memory}
@@ -103,29 +103,35 @@ class ReplayFeed(Feed):
             found["last"] = last
         if self.unknown is None:
             return found
-        if lives := self.lives_on:
+        if lives := self.unrestorable_part:
             found[_LIVES] = lives
-        carried = self._attributes.now() if self._over else self._attributes.before()
+        carried = (
+            self._attributes.current_values()
+            if self._over
+            else self._attributes.values_before_pass()
+        )
         if carried:
             found |= {_CARRIED: carried, **({_OVER: True} if self._over else {})}
         return found
 
-    def _pass_begins(self) -> None:
+    def _note_random_state(self) -> None:
         self._over = False
         if self.unknown is not None:
-            self._attributes.begin()
+            self._attributes.begin_pass()
 
-    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
-        """One pass. `memory`: facts noted about it; `again`: it replays an earlier pass."""
+    def _begin_pass(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:  # noqa: ARG002
+        """Begin one pass. `memory`: facts noted about the pass; `again`: it replays an earlier
+        pass.
+        """
         return iter(self._loader)
 
     def _facts_of_pass(self, position: FeedPosition | None) -> dict[str, Any]:  # noqa: ARG002  likewise
-        """Facts that a replay of the pass that begins now also needs. `position`: the run's
-        position before it.
+        """Return facts that a replay of the pass that begins now also needs. `position`: the run's
+        position before the pass.
         """
         return {}
 
-    def _handed_out(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _note_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
             while True:
                 before = rng.capture()
@@ -133,7 +139,7 @@ class ReplayFeed(Feed):
                 if batch is _NOTHING:
                     self._over = True
                     return
-                self._last = digest_later(batch)  # the loop may change the batch in place
+                self._last = digest_on_call(batch)  # the loop may change the batch in place
                 if "first" not in self._memory:
                     self._memory["first"] = self._last()
                 self._memory["last_rng"] = before
@@ -146,14 +152,14 @@ class ReplayFeed(Feed):
         epoch, count = position["epoch"], position["batches"]
         self._memory = {name: position[name] for name in position if name not in _NOT_OF_A_PASS}
         self._last = lambda: position.get("last")
-        self._pass_begins()
-        batches, last = self._met_again(position)
+        self._note_random_state()
+        batches, last = self._find_same_pass(position)
         if count > 1:
             next(islice(batches, count - 2, count - 2), None)  # skips those between
             rng.restore(position.get("last_rng", {}))
             last, self._read = next(batches, _NOTHING), count
         if last is _NOTHING or position.get("last") not in {None, digest(last)}:
-            raise self._refusal(epoch, count)
+            raise self._other_batches_error(epoch, count)
         return batches
 
     def _catch_up(self, position: FeedPosition) -> None:
@@ -163,23 +169,23 @@ class ReplayFeed(Feed):
         if position.get("first") is None:
             return
         now = rng.capture()
-        batches, _ = self._met_again(position)
+        batches, _ = self._find_same_pass(position)
         _close(batches)
         rng.restore(now)
 
-    def _met_again(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
-        """Return a pass that begins like the one of `position`, and its first batch."""
+    def _find_same_pass(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
+        """Return a pass that begins like the pass of `position`, and its first batch."""
         epoch = position["epoch"]
         for _ in range(1 if self._once or not self.remembers else epoch + 1):
             rng.restore(position.get("rng", {}))
-            batches = self._begin(epoch, position, again=True)
+            batches = self._begin_pass(epoch, position, again=True)
             first, self._read = next(batches, _NOTHING), 1
             if first is not _NOTHING and position.get("first") in {None, digest(first)}:
                 return batches, first
             _close(batches)
-        raise self._refusal(epoch, 1)
+        raise self._other_batches_error(epoch, 1)
 
-    def _refusal(self, epoch: int, number: int, cause: str = "") -> Mismatch:
+    def _other_batches_error(self, epoch: int, number: int, cause: str = "") -> Mismatch:
         return Mismatch(
             f"the {type(self._loader).__name__} in run.batches "
             f"cannot be resumed: read again, batch {number} of"

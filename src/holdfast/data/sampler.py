@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import Mismatch
 from .advice import Advice
 from .order import VERSION, Shuffle
-from .seeded import Index, carrying
+from .seeded import Index, with_epoch
 
 
 def require_same_order(mine: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Sampler:
             if self.shuffle
             else range(start, self.length)
         )
-        return carrying(order, epoch)
+        return with_epoch(order, epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Iterate `epoch` next; from its start, unless a restored state is in this epoch."""

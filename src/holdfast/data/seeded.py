@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ..errors import UsageError
 from ..state import rng
-from .order import key
+from .order import derive_key
 
 
 class Index(int):
@@ -30,8 +30,8 @@ class Index(int):
         return type(self), (int(self), self.epoch)
 
 
-def carrying(indices: Iterable[int], epoch: int) -> Iterator[Index]:
-    """The same indices; each knows its epoch."""
+def with_epoch(indices: Iterable[int], epoch: int) -> Iterator[Index]:
+    """Yield the same indices, each with its epoch."""
     return (Index(value, epoch) for value in indices)
 
 
@@ -61,11 +61,13 @@ class Seeded:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        with _protected():
+        with _restoring_generators():
             return self._sample(index)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
-        with _protected():  # the dataset's own batched read would not get each sample's seed
+        with (
+            _restoring_generators()
+        ):  # the dataset's own batched read would not get each sample's seed
             return [self._sample(index) for index in indices]
 
     def __getattr__(self, name: str) -> Any:
@@ -75,7 +77,7 @@ class Seeded:
         return getattr(self.dataset, name)
 
     def _sample(self, index: Any) -> Any:
-        epoch = _epoch(index)
+        epoch = _epoch_of(index)
         if epoch is None and not self._told:
             self._told = True
             warnings.warn(
@@ -88,20 +90,23 @@ class Seeded:
                 UserWarning,
                 stacklevel=3,
             )
-        rng.seed(key("sample", self.seed, epoch or 0, _name(index)))
+        rng.seed(derive_key("sample", self.seed, epoch or 0, _seed_text(index)))
         return self.dataset[index]
 
 
 class SeededBatches(Seeded):
-    """The same for a whole batch: its samples and its `collate_fn` draw from one seed in a worker.
+    """Like `Seeded` for a whole batch: its samples and its `collate_fn` draw from one seed in a
+    worker.
 
     The dataset's own batched read is used. It costs 10 microseconds a batch.
     """
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         indices = list(indices)
-        with _protected():
-            rng.seed(key("batch", self.seed, _epoch(indices) or 0, *map(_name, indices)))
+        with _restoring_generators():
+            rng.seed(
+                derive_key("batch", self.seed, _epoch_of(indices) or 0, *map(_seed_text, indices))
+            )
             read = getattr(self.dataset, "__getitems__", None)
             return (
                 [self.dataset[index] for index in indices] if read is None else list(read(indices))
@@ -111,7 +116,7 @@ class SeededBatches(Seeded):
 _training_here = True  # the generators must be restored; in a worker only samples use them
 
 
-def in_worker() -> None:
+def mark_as_worker() -> None:
     """Mark this process as a loader's worker:
     samples seed its generators and do not restore them.
     """
@@ -119,11 +124,11 @@ def in_worker() -> None:
     _training_here = False
 
 
-def _protected() -> AbstractContextManager[None]:
-    return rng.scope(0) if _training_here else nullcontext()
+def _restoring_generators() -> AbstractContextManager[None]:
+    return rng.seeded_scope(0) if _training_here else nullcontext()
 
 
-def _epoch(index: Any) -> int | None:
+def _epoch_of(index: Any) -> int | None:
     if isinstance(index, Index):
         return index.epoch
     if isinstance(index, tuple | list):
@@ -131,7 +136,7 @@ def _epoch(index: Any) -> int | None:
     return None
 
 
-def _name(index: Any) -> str:
+def _seed_text(index: Any) -> str:
     """Return the representation of `index` in its seed:
     equal numbers are equal, whatever their type.
     """

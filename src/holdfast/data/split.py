@@ -16,9 +16,9 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 
-class Split(NamedTuple):
-    """The part of `length` places for rank `rank` of `world`.
-    Place `p` beyond the end means place `p % length`.
+class RankSplit(NamedTuple):
+    """The places of an order of `length` samples that rank `rank` of `world` takes. Place `p`
+    beyond the end means place `p % length`.
     """
 
     length: int
@@ -26,18 +26,20 @@ class Split(NamedTuple):
     rank: int = 0
     drop_last: bool = False
 
-    def rounds(self, position: int = 0) -> int:
-        """Number of samples that each rank still takes when `position` places are consumed."""
+    def samples_left(self, position: int = 0) -> int:
+        """Return the number of samples that each rank still takes when `position` places are
+        consumed.
+        """
         left = max(0, self.length - position)
         return left // self.world if self.drop_last else -(-left // self.world)
 
-    def places(self, position: int = 0) -> range:
+    def remaining_places(self, position: int = 0) -> range:
         """Return the places that this rank still takes."""
         first = position + self.rank
-        return range(first, first + self.rounds(position) * self.world, self.world)
+        return range(first, first + self.samples_left(position) * self.world, self.world)
 
 
-def dealt(split: Split, count: int) -> list[int]:
+def assign_places(split: RankSplit, count: int) -> list[int]:
     """Return `count` different places for this rank to keep: its own share first, then those of the
     ranks after it.
 

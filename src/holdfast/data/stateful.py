@@ -43,12 +43,12 @@ class StatefulFeed(Feed):
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
         self._epoch, self._ended = epoch, False
         if position is not None:
-            with rng.scope(0):
+            with rng.seeded_scope(0):
                 rest = self._resumed(epoch, position)
         if position is None or position["epoch"] != epoch:
             first = position is None and self._began is None
             self._began = rng.capture()
-            rest = self._begin(first=first)
+            rest = self._begin_pass(first=first)
         self._require_state()
         return self._until_ended(rest, is_new=position is None or position["epoch"] != epoch)
 
@@ -61,25 +61,25 @@ class StatefulFeed(Feed):
             "ended": self._ended,
             "began": self._began,
         }
-        return found | self._generator()
+        return found | self._generator_state()
 
-    def _begin(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
-        """One pass; `first`: the loader's first in the run."""
+    def _begin_pass(self, *, first: bool) -> Iterator[Any]:  # noqa: ARG002
+        """Begin one pass; `first`: it is the loader's first pass in the run."""
         return iter(self._loader)
 
     def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
-            self._load(position["state"])
+            self._load_state(position["state"])
             batches: Iterator[Any] = iter(self._loader)
             self._restore_generator(position)
             return batches
-        self._leave(position)
+        self._finish_epoch(position)
         self._began, self._ended = position.get("began"), position["epoch"] == epoch
         return iter(())  # iterating a loader that is at its end would begin the next epoch
 
-    def _leave(self, position: FeedPosition) -> None:
+    def _finish_epoch(self, position: FeedPosition) -> None:
         """From the state of a completed epoch, advance the loader so that the next iter() begins a
         new epoch.
 
@@ -87,15 +87,15 @@ class StatefulFeed(Feed):
         the loop did not leave early, the epoch had ended before the state was taken: that batch is
         the next epoch's first.
         """
-        self._load(position["state"])
+        self._load_state(position["state"])
         if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
-            self._load(position["state"])
+            self._load_state(position["state"])
             if hasattr(self._loader, "next_iter_state"):
                 # torchdata makes one iterator that loads the state, and then another
                 iter(self._loader)
         self._restore_generator(position)
 
-    def _load(self, state: Any) -> None:
+    def _load_state(self, state: Any) -> None:
         """Give the saved state to the loader.
 
         Raises:
@@ -116,7 +116,7 @@ class StatefulFeed(Feed):
     def _until_ended(self, batches: Iterator[Any], *, is_new: bool) -> Iterator[Any]:
         before = rng.capture() if is_new and self._loaded is not None else None
         for batch in batches:
-            if before is not None and self._is_there_again():
+            if before is not None and self._repeats_loaded_state():
                 break
             if self._loaded is not None and self._loaded[1] is None and not is_new:
                 self._loaded = self._loaded[0], [copy.deepcopy(self._keeper.state_dict())]
@@ -141,7 +141,7 @@ class StatefulFeed(Feed):
                 self._keeper.load_state_dict(nothing)
                 batches = iter(self._loader)
                 first = next(batches, _NOTHING)
-                if first is not _NOTHING and not self._is_there_again():
+                if first is not _NOTHING and not self._repeats_loaded_state():
                     self._loaded = None
                     return chain([first], batches)
         raise Mismatch(
@@ -150,8 +150,8 @@ class StatefulFeed(Feed):
             f" resumed. {other_samples()}"
         )
 
-    def _is_there_again(self) -> bool:
-        """Whether the first batch of a new pass is the one that followed the state that was
+    def _repeats_loaded_state(self) -> bool:
+        """Return whether the first batch of a new pass is the one that followed the state that was
         loaded.
         """
         loaded, after = self._loaded
@@ -169,7 +169,7 @@ class StatefulFeed(Feed):
         if self._asked:
             return
         try:
-            with rng.scope(0):
+            with rng.seeded_scope(0):
                 self._keeper.state_dict()
         except Exception as error:
             inner = (
@@ -190,9 +190,9 @@ class StatefulFeed(Feed):
             ) from error
         self._asked = True
 
-    def _generator(self) -> dict[str, Any]:
-        """Return the torch.Generator that the user gave to the loader: it draws more from it
-        than its state records.
+    def _generator_state(self) -> dict[str, Any]:
+        """Return the torch.Generator that the user gave to the loader: the loader draws more from
+        it than its state records.
         """
         generator: Any = getattr(self._loader, "generator", None)
         return {"generator": generator.get_state()} if hasattr(generator, "get_state") else {}
@@ -202,9 +202,9 @@ class StatefulFeed(Feed):
             self._loader.generator.set_state(position["generator"])
 
 
-def forgets(dataset: Any) -> bool:
-    """Whether it is a stream of Hugging Face's datasets that shuffles: its state_dict() leaves the
-    buffer out.
+def loses_shuffle_buffer(dataset: Any) -> bool:
+    """Return whether `dataset` is a shuffling stream of Hugging Face's datasets: its state_dict()
+    leaves the shuffle buffer out.
 
     Source: datasets, IterableDataset.load_state_dict.
     """
@@ -214,4 +214,4 @@ def forgets(dataset: Any) -> bool:
         return True
     inside = vars(dataset)
     parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
-    return any(forgets(each) for each in parts if each is not None)
+    return any(loses_shuffle_buffer(each) for each in parts if each is not None)

@@ -12,14 +12,14 @@ from ..batch.script import BatchScript, ScriptContext, parse_script
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
 from ..errors import StoreError
-from ..interval import enough_s, needed_s
+from ..interval import exit_time_s, notice_time_s
 from ..legible import counted, duration
 from ..run import unsound
 from ..run.pace import chosen_interval
 from ..run.room import describe_purge
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
-from ..store.refusal import all_barred
+from ..store.refusal import blocked_directories
 from ..young_daly import ChoiceWithInputs
 from .check import Check, ok, problem, warning
 from .scheduler import SlurmSettings
@@ -43,7 +43,7 @@ def check_rights(run: Path) -> Iterator[Check]:
     """Check that this user may move and remove all that a start and a prune have to, including
     files of other users.
     """
-    for bar in all_barred(run):
+    for bar in blocked_directories(run):
         yield problem("rights", bar.what, bar.todo)
 
 
@@ -110,10 +110,10 @@ def check_run(known: RunFacts, settings: SlurmSettings | None) -> Iterator[Check
         yield ok("interval", young_daly.explain_choice(known.chosen))
     took = f"your save takes {duration(known.save_s)}"
     yield ok("saves", took)
-    need_s = needed_s(known.save_s)
+    need_s = exit_time_s(known.save_s)
     lead = known.script.signal.lead_s if known.script and known.script.signal else None
     if lead is not None and lead < need_s:
-        submit = f"holdfast submit --lead {enough_s(known.save_s)}"
+        submit = f"holdfast submit --lead {notice_time_s(known.save_s)}"
         yield problem("notice", f"{took}, and the notice comes {lead} s before the end", submit)
     elif lead is not None:
         yield ok("notice", f"{lead} s before the end: enough for a save")
@@ -144,7 +144,7 @@ def _check_checkpoints(known: RunFacts) -> Iterator[Check]:
             "checkpoints", str(error), "none was committed yet, or this is not the run's directory"
         )
         return
-    gone = [] if found else journal.unaccounted(journal.logs(known.run))
+    gone = [] if found else journal.unaccounted_checkpoints(journal.logs(known.run))
     if gone or (aside and not found):
         what = f"none is left; the last that was saved is {gone[-1]}" if gone else "none is left"
         yield problem(

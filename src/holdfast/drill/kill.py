@@ -20,7 +20,7 @@ from .. import disk
 from ..children import child as children
 from ..children import processes, warden
 from ..children.warden import Streams
-from ..data.order import key
+from ..data.order import derive_key
 from ..errors import ChildError, StoreError
 from ..journal import Event
 from ..legible import UNREADABLE
@@ -333,12 +333,12 @@ def damage_newest(root: Path, kind: str, seed: int) -> DamageDone | None:
     names = sorted(name for name, file in newest.manifest.files.items() if file.size_bytes) or [
         MANIFEST
     ]
-    name = names[key(seed, kind, "shard") % len(names)]
+    name = names[derive_key(seed, kind, "shard") % len(names)]
     path = newest.path / name
     data = bytearray(path.read_bytes())
-    place = key(seed, kind, "place") % len(data)
+    place = derive_key(seed, kind, "place") % len(data)
     if kind == "flipped bit":
-        bit = key(seed, kind, "bit") % 8
+        bit = derive_key(seed, kind, "bit") % 8
         data[place] ^= 1 << bit
         what = f"bit {bit} of byte {place:,} of {name} flipped"
     else:

@@ -13,7 +13,7 @@ from itertools import pairwise, takewhile
 from math import gcd
 from typing import NamedTuple
 
-from ..data.order import key
+from ..data.order import derive_key
 from .evidence import StateRecord
 from .safepoint import SafePoint
 
@@ -33,7 +33,7 @@ def seeded_fraction(*parts: object) -> float:
     """Return a number in [0, 1) that depends on every part,
     so that a drill's choices depend only on its seed.
     """
-    return key("drill", *parts) / 2**64
+    return derive_key("drill", *parts) / 2**64
 
 
 class ResumeTarget(NamedTuple):

@@ -16,28 +16,28 @@ from ..store.checkpoint import Checkpoint, Problem
 from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
 from ..store.signing import Key
-from ..store.source import reading
+from ..store.source import translate_read_errors
 from . import table
-from .content import CRC, Content, model_part
+from .content import CRC, ForeignContent, find_model_part
 
 
 class ForeignCheckpoint(Checkpoint):
-    """A file or a folder that another program wrote.
-    It is read when somebody asks for what is in it.
+    """A file or a folder that another program wrote, with the attributes of `Checkpoint`. Its
+    content is read on demand.
     """
 
     @cached_property
-    def content(self) -> Content:
-        """What is in it.
+    def content(self) -> ForeignContent:
+        """The tree and leaves of the checkpoint.
 
         Raises:
             Damaged, StoreError: as `table.read`.
             Unreadable: a file of it cannot be read now.
         """
-        with reading(self.path):
+        with translate_read_errors(self.path):
             return table.read(self.path)
 
-    def _whole_root(self) -> Manifest:
+    def _root_manifest(self) -> Manifest:
         if self._root is None:
             content = self.content
             self._root = Manifest(
@@ -60,7 +60,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def head(self) -> Head:
-        return self._whole_root()
+        return self._root_manifest()
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def size_bytes(self) -> int:
-        """The size of its files that are there."""
+        """The size of those of its files that exist."""
         files: set[Path] = {self.path}
         with suppress(StoreError):
             files = {*self.content.files}
@@ -76,7 +76,7 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def main_part(self) -> str | None:
-        return model_part(self.content.tree)
+        return find_model_part(self.content.tree)
 
     def signed_by(self, key: Key | None) -> Checkpoint:
         if key is not None:
@@ -94,7 +94,7 @@ class ForeignCheckpoint(Checkpoint):
             raise Damaged(str(problem))
 
     def check_unread(self) -> None:
-        """All of its bytes are read by `check_layout`."""
+        """Do nothing: `check_layout` has read all bytes."""
 
     def require_whole(self) -> None:
         """Read every byte that has a checksum.
@@ -118,7 +118,7 @@ class ForeignCheckpoint(Checkpoint):
             yield Problem(self.path, 0, size, str(error).removeprefix(f"{self.path}: "))
             return
         yield from content.problems
-        with reading(self.path):
+        with translate_read_errors(self.path):
             yield from content.check()
 
     @property
@@ -127,13 +127,13 @@ class ForeignCheckpoint(Checkpoint):
 
 
 class ForeignFolder(Location):
-    """Where checkpoints of other programs are: one, or several beside each other."""
+    """A location with checkpoints of other programs: one, or several beside each other."""
 
     def foreign(self) -> list[ForeignCheckpoint]:
         """The checkpoints by step; those without a known step come first, by time."""
         if self.single:
             return [ForeignCheckpoint(self.path)]
-        return sorted(map(ForeignCheckpoint, inside(self.path)), key=_order)
+        return sorted(map(ForeignCheckpoint, checkpoints_inside(self.path)), key=_sort_key)
 
     def checkpoints(self) -> list[Checkpoint]:
         return [*self.foreign()]
@@ -154,20 +154,20 @@ def _step(checkpoint: ForeignCheckpoint) -> int | None:
         return None
 
 
-def _order(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
+def _sort_key(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
     step = _step(checkpoint)
     return -1 if step is None else step, checkpoint.path.stat().st_mtime, checkpoint.name
 
 
-def inside(folder: Path) -> list[Path]:
-    """The checkpoints of other programs in a folder."""
+def checkpoints_inside(folder: Path) -> list[Path]:
+    """Return the checkpoints of other programs in a folder."""
     paths = (folder / name for name in sorted(table.names_in(folder)))
-    return [*filter(_is_named, paths)]
+    return [*filter(_looks_like_checkpoint, paths)]
 
 
-def _is_named(path: Path) -> bool:
-    """Whether name and content say so.
-    A neighbouring folder that is too large or unreadable does not count.
+def _looks_like_checkpoint(path: Path) -> bool:
+    """Return whether the name and the content are those of a checkpoint. A neighbouring folder that
+    is too large or unreadable does not count.
     """
     try:
         return table.is_foreign(path, named=True)
@@ -175,10 +175,10 @@ def _is_named(path: Path) -> bool:
         return not scan.is_dir(path)
 
 
-def find(path: Path) -> ForeignFolder | None:
+def find_checkpoints(path: Path) -> ForeignFolder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
     if table.is_foreign(path):
         return ForeignFolder(path, None, single=True)
-    if scan.is_dir(path) and inside(path):
+    if scan.is_dir(path) and checkpoints_inside(path):
         return ForeignFolder(path, None, single=False)
     return None

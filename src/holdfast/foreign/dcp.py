@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 from .. import scan
 from ..errors import Damaged
 from ..state.codec import ITEMSIZE, UNSOUND
-from ..state.nodes import quoted
+from ..state.nodes import quote_key
 from ..store.boxes import Box, is_tiled
 from ..store.problems import Problem
 from . import pickles, pt, safetensors
-from .content import CRC, Content
+from .content import CRC, ForeignContent
 from .known import KNOWN
-from .leaf import Chunk, Place
-from .pickles import Object, PickledName
-from .pt import imports
-from .region import Region, whole
+from .leaf import LeafChunk, Place
+from .pickles import PickledCall, PickledName
+from .pt import imported_names
+from .region import Region, whole_file
 from .trees import Step, TreeBuilder
 
 METADATA = ".metadata"
@@ -37,45 +37,47 @@ class _Item(NamedTuple):
     at: tuple[int, ...] | None
 
 
-def read(folder: Path, _: frozenset[str]) -> Content:
+def read(folder: Path, _: frozenset[str]) -> ForeignContent:
     """Return what a folder of DCP's holds.
 
     Raises:
         Damaged: its `.metadata` is cut, or is none.
     """
     path = folder / METADATA
-    with whole(path).window() as file:
+    with whole_file(path).open() as file:
         value = pickles.read(file, path)
     flaws: list[Problem] = []
     try:
         items = {
             (each.name, each.at): each for each in _items(folder, value.get("storage_data"), flaws)
         }
-        wanted = _pairs(value.get("state_dict_metadata"))
+        wanted = _dict_items(value.get("state_dict_metadata"))
         paths = (
-            {name: _path(each) for name, each in _pairs(value.get("planner_data"))}
-            if _planned(value)
+            {name: _parse_path(each) for name, each in _dict_items(value.get("planner_data"))}
+            if _is_save_plan(value)
             else {}
         )
-        tree = TreeBuilder(path, KNOWN, pt.no_storage)
+        tree = TreeBuilder(path, KNOWN, pt.refuse_storage)
         root: dict[str, Any] = {}
         for name, facts in wanted:
-            _place(
+            _put_node(
                 root,
                 paths.get(name) or (name,),
-                _node(tree, (name, facts), items, paths.get(name) or (name,), flaws),
+                _build_node(tree, (name, facts), items, paths.get(name) or (name,), flaws),
             )
     except (*UNSOUND, OverflowError) as error:
         raise Damaged(f"{path}: not what torch.distributed.checkpoint writes") from error
     files = sorted({each.region.path for each in items.values()})
-    foreign = [name for name in imports(value).get("would import", ()) if not name.startswith(_OWN)]
+    foreign = [
+        name for name in imported_names(value).get("would import", ()) if not name.startswith(_OWN)
+    ]
 
     def check() -> Iterator[Problem]:
         for item in items.values():
             if scan.exists(item.region.path):
-                yield from _damaged(item)
+                yield from _item_problems(item)
 
-    return Content(
+    return ForeignContent(
         "torch.distributed.checkpoint",
         {"dict": root},
         tree.leaves,
@@ -87,26 +89,26 @@ def read(folder: Path, _: frozenset[str]) -> Content:
     )
 
 
-def _pairs(value: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(value, Object):
+def _dict_items(value: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(value, PickledCall):
         raise TypeError("no dict")
     return value.pairs
 
 
-def _planned(value: Object) -> bool:
-    return isinstance(value.get("planner_data"), Object)
+def _is_save_plan(value: PickledCall) -> bool:
+    return isinstance(value.get("planner_data"), PickledCall)
 
 
-def _path(value: Any) -> Step:
+def _parse_path(value: Any) -> Step:
     if not isinstance(value, tuple) or not value or len(value) > 100:
         raise TypeError("no path")
     return tuple(map(str, value))
 
 
 def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
-    """Yield the pieces; those that lie beyond the end of their file go into `flaws`."""
+    """Yield the pieces; add those that lie beyond the end of their file to `flaws`."""
     sizes: dict[str, int | None] = {}
-    for index, info in _pairs(data):
+    for index, info in _dict_items(data):
         name, at = index.get("fqn"), index.get("offset")
         file, offset, length = (info.get(key) for key in ("relative_path", "offset", "length"))
         if (
@@ -129,11 +131,15 @@ def _items(folder: Path, data: Any, flaws: list[Problem]) -> Iterator[_Item]:
             flaws.append(
                 Problem(folder / file, size, offset + length, f"cut: {name!r} goes on to there")
             )
-        yield _Item(Region(folder / file, offset, length), name, None if at is None else _sizes(at))
+        yield _Item(
+            Region(folder / file, offset, length), name, None if at is None else _parse_sizes(at)
+        )
 
 
-def _sizes(value: Any) -> tuple[int, ...]:
-    found = value.args[0] if isinstance(value, Object) and value.kind == "torch.Size" else value
+def _parse_sizes(value: Any) -> tuple[int, ...]:
+    found = (
+        value.args[0] if isinstance(value, PickledCall) and value.kind == "torch.Size" else value
+    )
     if not isinstance(found, tuple) or any(
         type(each) is not int or not 0 <= each < 2**62 for each in found
     ):
@@ -141,7 +147,7 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return found
 
 
-def _node(
+def _build_node(
     tree: TreeBuilder,
     wanted: tuple[str, Any],
     items: dict[tuple[str, Any], _Item],
@@ -149,15 +155,15 @@ def _node(
     flaws: list[Problem],
 ) -> Any:
     name, facts = wanted
-    quotes = tuple(map(quoted, path))
+    quotes = tuple(map(quote_key, path))
     if not facts.kind.endswith(".TensorStorageMetadata"):
-        return _value(tree, items.get((name, None)), quotes, flaws)
-    shape, dtype = _sizes(facts.get("size")), facts.get("properties").state[0]
+        return _read_value(tree, items.get((name, None)), quotes, flaws)
+    shape, dtype = _parse_sizes(facts.get("size")), facts.get("properties").state[0]
     if not isinstance(dtype, PickledName) or dtype.name not in ITEMSIZE:
         raise TypeError("no dtype")
-    pieces: list[Chunk] = []
+    pieces: list[LeafChunk] = []
     for chunk in facts.get("chunks"):
-        at, extent = _sizes(chunk.get("offsets")), _sizes(chunk.get("sizes"))
+        at, extent = _parse_sizes(chunk.get("offsets")), _parse_sizes(chunk.get("sizes"))
         item = items.get((name, at)) or items.get((name, None))
         if item is None:
             flaws.append(
@@ -166,13 +172,13 @@ def _node(
                 )
             )
         else:
-            pieces.append(Chunk(at, extent, item.region.path, partial(_tensor, item)))
+            pieces.append(LeafChunk(at, extent, item.region.path, partial(_tensor_place, item)))
     if not is_tiled(shape, [Box(each.at, each.shape) for each in pieces]):
         flaws.append(Problem(tree.where, 0, 0, f"{name!r}: its pieces overlap, or leave holes"))
-    return tree.leaf(quotes, dtype.name, shape, pieces)
+    return tree.add_leaf(quotes, dtype.name, shape, pieces)
 
 
-def _value(tree: TreeBuilder, item: _Item | None, path: Step, flaws: list[Problem]) -> Any:
+def _read_value(tree: TreeBuilder, item: _Item | None, path: Step, flaws: list[Problem]) -> Any:
     """Read a value that is no tensor: a number, a list, a generator's state."""
     if item is None:
         flaws.append(Problem(tree.where, 0, 0, f"{'/'.join(path)}: nothing says where it lies"))
@@ -186,16 +192,16 @@ def _value(tree: TreeBuilder, item: _Item | None, path: Step, flaws: list[Proble
     return content.tree
 
 
-def _tensor(item: _Item) -> Place:
+def _tensor_place(item: _Item) -> Place:
     """Return the bytes of a piece: a zip file of torch's with one tensor, or a safetensors file."""
-    content = _opened(item)
+    content = _open_item(item)
     for leaf in content.leaves.values():
         return bytes(leaf.read())
     raise Damaged(f"{item.region.path}: {item.name!r}: no tensor is there")
 
 
-def _opened(item: _Item) -> Content:
-    with item.region.window() as file:
+def _open_item(item: _Item) -> ForeignContent:
+    with item.region.open() as file:
         head = file.read(4)
     return (
         pt.read(item.region)
@@ -204,9 +210,9 @@ def _opened(item: _Item) -> Content:
     )
 
 
-def _damaged(item: _Item) -> Iterator[Problem]:
+def _item_problems(item: _Item) -> Iterator[Problem]:
     try:
-        content = _opened(item)
+        content = _open_item(item)
     except Damaged as error:
         yield _problem(item, str(error).partition(": ")[2])
         return
@@ -223,8 +229,8 @@ def _problem(item: _Item, what: str) -> Problem:
     )
 
 
-def _place(root: dict[str, Any], path: Step, node: Any) -> None:
-    """Put a node at its place; the steps to it become mappings."""
+def _put_node(root: dict[str, Any], path: Step, node: Any) -> None:
+    """Put a node at its path in the tree; missing steps become mappings."""
     for part in path[:-1]:
         inner = root.setdefault(part, {"dict": {}})
         if not isinstance(inner, dict) or not isinstance(inner.get("dict"), dict):

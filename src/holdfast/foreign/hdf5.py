@@ -13,11 +13,11 @@ import msgspec
 
 from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
-from ..state.nodes import quoted
-from .content import CRC, Content
-from .leaf import Chunk, Place
-from .pt import no_storage
-from .region import Region, small
+from ..state.nodes import quote_key
+from .content import CRC, ForeignContent
+from .leaf import LeafChunk, Place
+from .pt import refuse_storage
+from .region import Region, read_small
 from .trees import Step, TreeBuilder
 from .zips import ZipMembers
 
@@ -29,27 +29,28 @@ _MOST = 100_000  # datasets
 _JSON = msgspec.json.Decoder()
 
 
-def read(region: Region) -> Content:
-    """Return what an HDF5 file holds; without h5py only whether it is as long as it says.
+def read(region: Region) -> ForeignContent:
+    """Return what an HDF5 file holds; without h5py only whether the file has the length that its
+    header gives.
 
     Raises:
         Damaged: it is cut, or damaged.
     """
     _check_length(region)
-    tree, root = TreeBuilder(region.path, {}, no_storage), dict[str, Any]()
+    tree, root = TreeBuilder(region.path, {}, refuse_storage), dict[str, Any]()
     values = "read"
     try:
         for steps, found in _datasets(region):
             dtype, shape, place = found
-            _place(root, steps, tree.leaf(tuple(map(quoted, steps)), dtype, shape, place))
+            _put_node(root, steps, tree.add_leaf(tuple(map(quote_key, steps)), dtype, shape, place))
     except ImportError:
         values = _WITHOUT
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Damaged(f"{region.path}: h5py cannot read it: {error}") from error
-    return Content("HDF5", {"dict": root}, tree.leaves, [region.path], values=values)
+    return ForeignContent("HDF5", {"dict": root}, tree.leaves, [region.path], values=values)
 
 
-def archive(region: Region) -> Content:
+def read_archive(region: Region) -> ForeignContent:
     """Return what a .keras file holds: a zip file with settings and the weights.
 
     Raises:
@@ -80,7 +81,7 @@ def _check_length(region: Region) -> None:
     Raises:
         Damaged: the file is shorter than its first bytes say, or has no such bytes.
     """
-    head = small(region.cut(0, 64))
+    head = read_small(region.slice(0, 64))
     at = _END_AT.get(head[8]) if len(head) == 64 and head.startswith(_MARK) else None
     if at is None:
         raise Damaged(f"{region.path}: no whole HDF5 file")
@@ -98,51 +99,51 @@ def _datasets(region: Region) -> Iterator[tuple[Step, tuple[str, tuple[int, ...]
 
     found: list[tuple[Step, tuple[str, tuple[int, ...], Any]]] = []
 
-    def look(name: str, item: Any) -> bool | None:
+    def visit(name: str, item: Any) -> bool | None:
         if isinstance(item, h5py.Dataset) and item.shape is not None:
-            found.append((tuple(name.split("/")), _described(region, name, item)))
+            found.append((tuple(name.split("/")), _describe_dataset(region, name, item)))
         return True if len(found) > _MOST else None
 
-    with region.window() as window, h5py.File(window, "r") as file:
-        if file.visititems(look):
+    with region.open() as window, h5py.File(window, "r") as file:
+        if file.visititems(visit):
             raise StoreError(f"{region.path}: more than {_MOST:,} datasets; not read")
     yield from found
 
 
-def _described(region: Region, name: str, item: Any) -> tuple[str, tuple[int, ...], Any]:
+def _describe_dataset(region: Region, name: str, item: Any) -> tuple[str, tuple[int, ...], Any]:
     dtype, shape = str(item.dtype.name), tuple(int(extent) for extent in item.shape)
     if dtype not in ITEMSIZE or item.dtype.byteorder == ">":
         return (
             str(item.dtype.str),
             shape,
-            [Chunk((), (), region.path, partial(_unread, region, name))],
+            [LeafChunk((), (), region.path, partial(_unreadable_place, region, name))],
         )
     offset, size = item.id.get_offset(), item.size * ITEMSIZE[dtype]
     if offset is not None and item.id.get_storage_size() == size:
-        return dtype, shape, region.cut(offset, offset + size)
+        return dtype, shape, region.slice(offset, offset + size)
     return (
         dtype,
         shape,
-        [Chunk((0,) * len(shape), shape, region.path, partial(_values, region, name))],
+        [LeafChunk((0,) * len(shape), shape, region.path, partial(_read_dataset, region, name))],
     )
 
 
-def _unread(region: Region, name: str) -> Place:
+def _unreadable_place(region: Region, name: str) -> Place:
     raise StoreError(f"{region.path}: {name}: numbers of a type that is not read")
 
 
-def _values(region: Region, name: str) -> Place:
+def _read_dataset(region: Region, name: str) -> Place:
     """Read a dataset that is stored in chunks, or compressed."""
     import h5py
 
-    with region.window() as window, h5py.File(window, "r") as file:
+    with region.open() as window, h5py.File(window, "r") as file:
         try:
             return bytes(file[name][()].tobytes())
         except (OSError, RuntimeError, ValueError, LookupError) as error:
             raise Damaged(f"{region.path}: {name}: {error}") from error
 
 
-def _place(root: dict[str, Any], steps: Step, node: Any) -> None:
+def _put_node(root: dict[str, Any], steps: Step, node: Any) -> None:
     for part in steps[:-1]:
         root = root.setdefault(part, {"dict": {}})["dict"]
     root[steps[-1]] = node

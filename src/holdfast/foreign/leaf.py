@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from ..errors import Damaged, StoreError
 from ..state.codec import ITEMSIZE
-from ..store.boxes import Box, stretches
+from ..store.boxes import Box, byte_ranges
 from ..store.format import hasher
 from .limits import READ_BYTES
 from .region import Region
@@ -26,7 +26,7 @@ ANY = "tensor"
 Place = Region | bytes  # where bytes are: in a file, or in memory if a pickle itself contains them
 
 
-class Chunk(NamedTuple):
+class LeafChunk(NamedTuple):
     """A rectangular part of a leaf, starting at item `at`."""
 
     at: tuple[int, ...]
@@ -36,8 +36,8 @@ class Chunk(NamedTuple):
 
 
 class ForeignLeaf:
-    """One tensor, or a long piece of bytes.
-    `offset` and `stride` are in items of `place`; no stride: C order.
+    """One tensor, or a long piece of bytes, of another program's checkpoint. `offset` and `stride`
+    are in items of `place`; no stride: C order.
     """
 
     attrs: Mapping[str, object] = MappingProxyType({})
@@ -47,7 +47,7 @@ class ForeignLeaf:
         key: str,
         dtype: str,
         shape: tuple[int, ...],
-        place: Place | Sequence[Chunk],
+        place: Place | Sequence[LeafChunk],
         stride: Sequence[int] = (),
     ) -> None:
         self.key, self.dtype, self.shape, self._place = key, dtype, shape, place
@@ -60,17 +60,17 @@ class ForeignLeaf:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its items; of a type that we do not know,
-        that of its bytes, if they lie in one place.
+        """The size of the leaf's items; of an unknown type the size of its bytes, if they are
+        contiguous.
         """
         if self.dtype not in ITEMSIZE:
-            return _size(self._place) if isinstance(self._place, Region | bytes) else 0
+            return _place_size(self._place) if isinstance(self._place, Region | bytes) else 0
         return math.prod(self.shape) * self.itemsize
 
-    def renamed(self, key: str) -> ForeignLeaf:
+    def with_key(self, key: str) -> ForeignLeaf:
         return ForeignLeaf(key, self.dtype, self.shape, self._place, self._stride)
 
-    def lacking(self) -> str | None:
+    def why_too_short(self) -> str | None:
         """Return why the file is too short for its bytes; None if it is not."""
         if not isinstance(self._place, Region | bytes) or self.dtype not in ITEMSIZE:
             return None
@@ -80,13 +80,13 @@ class ForeignLeaf:
             else 0
         )
         items = math.prod(self.shape) if not self._stride or not math.prod(self.shape) else 1 + last
-        need, have = items * self.itemsize, _size(self._place)
+        need, have = items * self.itemsize, _place_size(self._place)
         return None if have >= need else f"needs {need} bytes, and {have} are there"
 
     @property
     def path(self) -> Path:
-        """The file with its bytes; of a leaf in pieces,
-        the first one. Of bytes in a pickle none.
+        """The file with the leaf's bytes; of a leaf in pieces the first one. Bytes in a pickle have
+        none.
         """
         if isinstance(self._place, Region | bytes):
             return self._place.path if isinstance(self._place, Region) else Path()
@@ -94,7 +94,9 @@ class ForeignLeaf:
 
     @property
     def digest(self) -> str:
-        """What our own checkpoints would record for these bytes; they are read for it."""
+        """The digest that Holdfast's own checkpoints would record for these bytes; this
+        reads them.
+        """
         found = hasher()()
         for chunk in self.chunks():
             found.update(chunk)
@@ -107,7 +109,7 @@ class ForeignLeaf:
         Raises:
             Damaged, StoreError: as `read`.
         """
-        if isinstance(self._place, Region) and not self._stride and not self.lacking():
+        if isinstance(self._place, Region) and not self._stride and not self.why_too_short():
             yield from map(bytearray, self._place.pieces())
             return
         data = self.read()
@@ -124,58 +126,62 @@ class ForeignLeaf:
             raise StoreError(
                 f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory"
             )
-        if lacking := self.lacking():
+        if lacking := self.why_too_short():
             raise Damaged(f"{self.path}: leaf {self.key!r}: {lacking}")
         if isinstance(self._place, Region | bytes):
             if self._stride and self.size_bytes > REPEATED * max(
-                _size(self._place), REPEATED_BYTES
+                _place_size(self._place), REPEATED_BYTES
             ):
                 raise StoreError(
                     f"leaf {self.key!r}: a view that repeats its "
                     f"bytes {REPEATED} times and more; not read"
                 )
-            data = _read(self._place)
+            data = _read_place(self._place)
             return (
-                _gathered(data, self.shape, self._stride, self.itemsize) if self._stride else data
+                _gather_items(data, self.shape, self._stride, self.itemsize)
+                if self._stride
+                else data
             )
-        found = _room(self.size_bytes)
+        found = _allocate(self.size_bytes)
         for piece in self._place:
-            data = _read(piece.find())
+            data = _read_place(piece.find())
             box = Box(piece.at, piece.shape)
             if len(data) != box.volume * self.itemsize:
                 raise Damaged(
                     f"leaf {self.key!r}: the piece at {list(piece.at)} "
                     f"has {len(data)} bytes, not its shape's"
                 )
-            for start, offset, size in stretches(self.shape, box, self.itemsize):
+            for start, offset, size in byte_ranges(self.shape, box, self.itemsize):
                 found[start : start + size] = data[offset : offset + size]
         return found
 
 
 def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of items in C order."""
+    """Return the strides of items in C order."""
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def _size(place: Place) -> int:
+def _place_size(place: Place) -> int:
     return place.size if isinstance(place, Region) else len(place)
 
 
-def _read(place: Place) -> bytearray:
+def _read_place(place: Place) -> bytearray:
     if not isinstance(place, Region):
         return bytearray(place)
-    data, at = _room(place.size), 0
+    data, at = _allocate(place.size), 0
     for piece in place.pieces():
         data[at : at + len(piece)] = piece
         at += len(piece)
     return data
 
 
-def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item: int) -> bytearray:
+def _gather_items(
+    data: bytearray, shape: Sequence[int], stride: Sequence[int], item: int
+) -> bytearray:
     """Return the items in C order."""
     if item == 16:  # no machine word: two halves, one after the other
         shape, stride, item = (*shape, 2), (*(2 * step for step in stride), 1), 8
-    found, count = _room(math.prod(shape) * item), shape[-1]
+    found, count = _allocate(math.prod(shape) * item), shape[-1]
     source, target = (memoryview(each).cast("B").cast(_WORDS[item]) for each in (data, found))
     for number, index in enumerate(itertools.product(*map(range, shape[:-1]))):
         start = sum(each * step for each, step in zip(index, stride, strict=False))
@@ -190,7 +196,7 @@ def _gathered(data: bytearray, shape: Sequence[int], stride: Sequence[int], item
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
-def _room(size_bytes: int) -> bytearray:
+def _allocate(size_bytes: int) -> bytearray:
     """Allocate memory for a tensor.
 
     Raises:

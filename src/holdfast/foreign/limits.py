@@ -16,7 +16,7 @@ READ_BYTES = 1 << 20  # at once, of bytes that are only checked
 
 
 class Bounded:
-    """A file from which at most `limit` bytes are read."""
+    """Wraps a file; at most `limit` bytes can be read from it."""
 
     def __init__(self, file: BinaryIO, limit: int, where: object) -> None:
         self._file, self._left, self._limit, self._where = file, limit, limit, where

@@ -1,5 +1,5 @@
-"""Folders of Orbax: what they hold, by their metadata, and whether their save was finished.
-Values need its library.
+"""Reads folders of Orbax: what they hold, by their metadata, and whether their save was finished.
+Values need Orbax itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import msgspec
 from .. import scan
 from ..errors import Damaged, StoreError
 from ..legible import legible
-from ..state.nodes import quoted
+from ..state.nodes import quote_key
 from ..store.problems import Problem
 from . import pt
-from .content import Content
+from .content import ForeignContent
 from .known import KNOWN
-from .leaf import Chunk, Place
-from .region import Region, small, whole
+from .leaf import LeafChunk, Place
+from .region import Region, read_small, whole_file
 from .trees import Step, TreeBuilder
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a folder that is being written
@@ -118,7 +118,7 @@ _DTYPE = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
 
 
 def is_folder(path: Path, names: frozenset[str]) -> bool:
-    """Whether Orbax writes such a folder, or was writing it."""
+    """Return whether Orbax writes such a folder, or was writing it."""
     return (
         _OWN in names
         or (_TREE in names and bool(names & {_MANIFEST, _COMMITTED, "_sharding"}))
@@ -130,23 +130,23 @@ def _is_tmp(path: Path) -> bool:
     return UNFINISHED in path.absolute().name
 
 
-def read(folder: Path, names: frozenset[str]) -> Content:
+def read(folder: Path, names: frozenset[str]) -> ForeignContent:
     """Return the names and shapes in a checkpoint, one for each item that it consists of."""
     reader = _Reader(folder)
     if _is_tmp(folder):
-        reader.flaw(folder, "its save was not finished: Orbax renames the folder at the end")
+        reader.add_flaw(folder, "its save was not finished: Orbax renames the folder at the end")
     if _OWN in names:
-        reader.own(folder / _OWN)
+        reader.read_own_metadata(folder / _OWN)
     items = (
         [folder]
         if _TREE in names
         else [each for each in sorted(folder.iterdir()) if scan.is_file(each / _TREE)]
     )
     for item in items[:_MOST]:
-        reader.item(item, () if item == folder else (item.name,))
+        reader.read_item(item, () if item == folder else (item.name,))
     if not items and not reader.flaws:
-        reader.flaw(folder, f"no {_TREE} in it, nor in a folder of it")
-    return Content(
+        reader.add_flaw(folder, f"no {_TREE} in it, nor in a folder of it")
+    return ForeignContent(
         "Orbax",
         {"dict": reader.root},
         reader.tree.leaves,
@@ -158,35 +158,37 @@ def read(folder: Path, names: frozenset[str]) -> Content:
 
 
 class _Reader:
+    """Collects the leaves and the flaws of a checkpoint of Orbax."""
+
     def __init__(self, folder: Path) -> None:
         self.root: dict[str, Any] = {}
-        self.tree = TreeBuilder(folder, KNOWN, pt.no_storage)
+        self.tree = TreeBuilder(folder, KNOWN, pt.refuse_storage)
         self.files: list[Path] = []
         self.facts: dict[str, Any] = {}
         self.flaws: list[Problem] = []
 
-    def flaw(self, path: Path, what: str) -> None:
+    def add_flaw(self, path: Path, what: str) -> None:
         self.flaws.append(Problem(path, 0, 0, what))
 
-    def own(self, path: Path) -> None:
-        """Read who wrote it, and whether it was committed."""
+    def read_own_metadata(self, path: Path) -> None:
+        """Read which program wrote the checkpoint, and whether the save was committed."""
         try:
-            said = _ANY.decode(small(whole(path)))
+            said = _ANY.decode(read_small(whole_file(path)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.flaw(path, f"no JSON: {error}")
+            self.add_flaw(path, f"no JSON: {error}")
             return
         self.files.append(path)
         if isinstance(said, dict) and not said.get("commit_timestamp_nsecs"):
-            self.flaw(path, "its save was not committed: it has no time of a commit")
+            self.add_flaw(path, "its save was not committed: it has no time of a commit")
 
-    def item(self, folder: Path, path: Step) -> None:
+    def read_item(self, folder: Path, path: Step) -> None:
         try:
-            metadata = _METADATA.decode(small(whole(folder / _TREE)))
+            metadata = _METADATA.decode(read_small(whole_file(folder / _TREE)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.flaw(folder / _TREE, f"no metadata of a tree: {error}")
+            self.add_flaw(folder / _TREE, f"no metadata of a tree: {error}")
             return
         except Damaged as error:
-            self.flaw(folder / _TREE, str(error))
+            self.add_flaw(folder / _TREE, str(error))
             return
         self.files.append(folder / _TREE)
         packed = metadata.use_ocdbt
@@ -197,18 +199,18 @@ class _Reader:
         self.texts(folder, [*metadata.tree_metadata.values()])
         for node in metadata.tree_metadata.values():
             steps = (*path, *(str(each.key) for each in node.key_metadata))
-            self.leaf(folder, steps, len(path), node.value_metadata, packed=packed)
+            self.add_leaf(folder, steps, len(path), node.value_metadata, packed=packed)
         if packed:
-            self.packed(folder)
+            self.check_ocdbt(folder)
 
-    def leaf(self, folder: Path, steps: Step, own: int, value: _Value, *, packed: bool) -> None:
+    def add_leaf(self, folder: Path, steps: Step, own: int, value: _Value, *, packed: bool) -> None:
         """Add one array or scalar; without OCDBT each has a folder with its pieces."""
         shape, dtype = value.write_shape or value.shape or [], "unknown"
         if not (packed or value.skip_deserialize or value.value_type == _STRING):
-            array = self.array(folder / ".".join(steps[own:]))
-            shape, dtype = (array.shape, _dtype(array.dtype)) if array else (shape, dtype)
-        place = [Chunk((), (), folder, partial(_packed, folder))]
-        node = self.tree.leaf(tuple(map(quoted, steps)), dtype, tuple(shape), place)
+            array = self.read_array_metadata(folder / ".".join(steps[own:]))
+            shape, dtype = (array.shape, _parse_dtype(array.dtype)) if array else (shape, dtype)
+        place = [LeafChunk((), (), folder, partial(_ocdbt_place, folder))]
+        node = self.tree.add_leaf(tuple(map(quote_key, steps)), dtype, tuple(shape), place)
         root = self.root
         for part in steps[:-1]:
             root = root.setdefault(part, {"dict": {}}).setdefault("dict", {})
@@ -218,31 +220,31 @@ class _Reader:
         """Check that the file with all texts has each."""
         wanted = [each for each in nodes if each.value_metadata.value_type == _STRING]
         try:
-            found = _TEXT.decode(small(whole(folder / _TEXTS))) if wanted else {}
+            found = _TEXT.decode(read_small(whole_file(folder / _TEXTS))) if wanted else {}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.flaw(folder / _TEXTS, f"no texts: {error}")
+            self.add_flaw(folder / _TEXTS, f"no texts: {error}")
             return
         except Damaged:
-            self.flaw(folder / _TEXTS, "missing")
+            self.add_flaw(folder / _TEXTS, "missing")
             return
         self.files += [folder / _TEXTS] if wanted else []
         for name in (".".join(str(each.key) for each in node.key_metadata) for node in wanted):
             if name not in found:
-                self.flaw(folder / _TEXTS, f"without {legible(name)}")
+                self.add_flaw(folder / _TEXTS, f"without {legible(name)}")
 
-    def array(self, folder: Path) -> Any:
+    def read_array_metadata(self, folder: Path) -> Any:
         """Read Zarr's metadata of an array, and check that each of its chunks exists."""
         if self.tree.where not in {folder.parent, folder.parent.parent}:
-            self.flaw(folder, "outside the checkpoint")
+            self.add_flaw(folder, "outside the checkpoint")
             return None
         name = next((each for each in _ARRAYS if scan.is_file(folder / each)), ".zarray")
         try:
-            array = _ARRAYS[name].decode(small(whole(folder / name)))
+            array = _ARRAYS[name].decode(read_small(whole_file(folder / name)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.flaw(folder / name, f"no description of an array: {error}")
+            self.add_flaw(folder / name, f"no description of an array: {error}")
             return None
         except Damaged:
-            self.flaw(folder / name, "missing")
+            self.add_flaw(folder / name, "missing")
             return None
         counts = [
             -(-extent // max(1, chunk))
@@ -253,38 +255,38 @@ class _Reader:
         for index in itertools.product(*map(range, counts)):
             piece = folder / array.piece(index)
             if not scan.is_file(piece) or not piece.stat().st_size:
-                self.flaw(piece, "missing, or empty")
+                self.add_flaw(piece, "missing, or empty")
             else:
                 self.files.append(piece)
         return array
 
-    def packed(self, folder: Path) -> None:
-        """Look at the files of OCDBT: a manifest,
-        and data files that it names in a compressed way.
+    def check_ocdbt(self, folder: Path) -> None:
+        """Check the files of OCDBT: a manifest, and data files that it names in a
+        compressed way.
         """
         rooms = [folder, *scan.glob(folder, "ocdbt.process_*")[:_MOST]]
         for room in rooms:
             manifest, data = room / _MANIFEST, scan.glob(room / "d", "*")[:_MOST]
             if not scan.is_file(manifest):
-                self.flaw(manifest, "missing")
+                self.add_flaw(manifest, "missing")
             elif not data:
-                self.flaw(room / "d", "no file with data")
+                self.add_flaw(room / "d", "no file with data")
             for file in (manifest, *data):
                 if scan.is_file(file):
                     self.files.append(file)
-                    for what in _framed(
-                        whole(file), _MAGIC[_MANIFEST if file == manifest else "d"]
+                    for what in _frame_faults(
+                        whole_file(file), _MAGIC[_MANIFEST if file == manifest else "d"]
                     ):
-                        self.flaw(file, what)
+                        self.add_flaw(file, what)
 
 
-def _framed(region: Region, magic: bytes) -> Iterator[str]:
-    """Yield the faults of the frames at the beginning of a file:
-    each has a mark, and its length with that mark.
+def _frame_faults(region: Region, magic: bytes) -> Iterator[str]:
+    """Yield the faults of the frames at the beginning of a file: each frame has a mark, and its
+    length with that mark.
     """
     at = 0
     while at < region.size:
-        head = small(region.cut(at, at + 12))
+        head = read_small(region.slice(at, at + 12))
         if not head.startswith(magic[: len(head)]):
             if magic == _MAGIC[_MANIFEST]:
                 yield "its beginning is not a manifest's"
@@ -298,13 +300,13 @@ def _framed(region: Region, magic: bytes) -> Iterator[str]:
         yield "empty"
 
 
-def _packed(folder: Path) -> Place:
+def _ocdbt_place(folder: Path) -> Place:
     raise StoreError(
         f"{folder}: values of Orbax are packed by TensorStore; read them with orbax.checkpoint"
     )
 
 
-def _dtype(text: str) -> str:
+def _parse_dtype(text: str) -> str:
     match = re.fullmatch(r"[<|>]?([fiucb])(\d+)", text)  # version 3 has words
     kind, size = match.groups() if match else ("", "")
     return text if not match else "bool" if kind == "b" else f"{_DTYPE[kind]}{8 * int(size)}"

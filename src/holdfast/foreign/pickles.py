@@ -1,6 +1,6 @@
 """Pickles as data: an interpreter of their opcodes that imports nothing and calls nothing.
 
-A call in a pickle becomes an `Object` with the callee's name. A caller that knows the name can
+A call in a pickle becomes a `PickledCall` with the callee's name. A caller that knows the name can
 interpret it.
 """
 
@@ -28,7 +28,7 @@ class PickledName(NamedTuple):
         )
 
 
-class Object:
+class PickledCall:
     """The result of a call: its arguments, and the content that the pickle added afterwards."""
 
     __slots__ = ("args", "items", "kind", "pairs", "state")
@@ -43,10 +43,10 @@ class Object:
         self.state = state
 
     def get(self, key: Any) -> Any:
-        """The value under `key` in what a dict or the attributes of an object hold;
-        None if there is none.
+        """Return the value under `key` in the content of a dict, or in an object's attributes; None
+        if there is none.
         """
-        pairs = self.pairs or (self.state.pairs if isinstance(self.state, Object) else [])
+        pairs = self.pairs or (self.state.pairs if isinstance(self.state, PickledCall) else [])
         return next(
             (
                 value
@@ -62,13 +62,13 @@ DICT, ORDERED = "dict", "collections.OrderedDict"
 
 
 def read(file: BinaryIO, where: object) -> Any:
-    """Return the value of the pickle at the file's position, and move the position behind it.
+    """Read the pickle at the file's position; return its value, and leave the position behind it.
 
     Raises:
         Damaged: it is no whole pickle.
         StoreError: it is larger than this reads.
     """
-    machine = _Machine()
+    machine = _PickleMachine()
     bounded: Any = Bounded(file, PICKLE_BYTES, where)
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
@@ -82,7 +82,7 @@ def read(file: BinaryIO, where: object) -> Any:
         raise Damaged(f"{where}: no whole pickle: {error}") from error
 
 
-class _Machine:
+class _PickleMachine:
     """The stack and the memo, as `pickle` describes them."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Machine:
     def push(self, value: Any) -> None:
         self._stack.append(value)
 
-    def several(self, count: int) -> tuple[Any, ...]:
+    def pop_many(self, count: int) -> tuple[Any, ...]:
         return tuple(reversed([self._stack.pop() for _ in range(count)]))
 
     def mark(self) -> None:
@@ -125,35 +125,35 @@ class _Machine:
         else:
             self._stack.pop()
 
-    def double(self) -> None:
+    def duplicate_top(self) -> None:
         self._stack.append(self._stack[-1])
 
-    def add(self, values: list[Any]) -> None:
+    def append_values(self, values: list[Any]) -> None:
         """Append to the list on top, or to the object in place of a set or a subclass of list."""
         target = self._stack[-1]
         (target if isinstance(target, list) else target.items).extend(values)
 
-    def assign(self, values: list[Any]) -> None:
+    def set_items(self, values: list[Any]) -> None:
         self._stack[-1].pairs.extend(zip(values[::2], values[1::2], strict=True))
 
     def build(self, state: Any) -> None:
         target = self._stack[-1]
-        if isinstance(target, Object):
+        if isinstance(target, PickledCall):
             target.build(state)
         else:
             raise TypeError(f"a state for a {type(target).__name__}")
 
 
-def _made(callee: Any, args: Any, named: Any = None) -> Object:
-    """Return the object for a call; if a class is rebuilt through its base class, the class."""
+def _call_object(callee: Any, args: Any, named: Any = None) -> PickledCall:
+    """Return the object for a call; if a class is rebuilt through its base class, use the class."""
     arguments = args if isinstance(args, tuple) else (args,)
-    if isinstance(named, Object) and named.pairs:
+    if isinstance(named, PickledCall) and named.pairs:
         arguments += (named,)
     if not isinstance(callee, PickledName):
-        return Object("what another call returned", (callee, *arguments))
+        return PickledCall("what another call returned", (callee, *arguments))
     if str(callee) in _OF_FIRST and arguments and isinstance(arguments[0], PickledName):
-        return Object(str(arguments[0]))
-    return Object(str(callee), arguments)
+        return PickledCall(str(arguments[0]))
+    return PickledCall(str(callee), arguments)
 
 
 _OF_FIRST = {
@@ -164,36 +164,36 @@ _OF_FIRST = {
 }
 
 
-def _inst(machine: _Machine, argument: str) -> None:
+def _inst(machine: _PickleMachine, argument: str) -> None:
     module, _, name = argument.partition(" ")
-    machine.push(_made(PickledName(module, name), tuple(machine.since_mark())))
+    machine.push(_call_object(PickledName(module, name), tuple(machine.since_mark())))
 
 
-def _obj(machine: _Machine, _: Any) -> None:
+def _obj(machine: _PickleMachine, _: Any) -> None:
     callee, *args = machine.since_mark()
-    machine.push(_made(callee, tuple(args)))
+    machine.push(_call_object(callee, tuple(args)))
 
 
-def _global(machine: _Machine, argument: str) -> None:
+def _global(machine: _PickleMachine, argument: str) -> None:
     module, _, name = argument.partition(" ")
     machine.push(PickledName(module, name))
 
 
-def _stack_global(machine: _Machine, _: Any) -> None:
-    module, name = machine.several(2)
+def _stack_global(machine: _PickleMachine, _: Any) -> None:
+    module, name = machine.pop_many(2)
     if not isinstance(module, str) or not isinstance(name, str):
         raise TypeError("a name that is no text")
     machine.push(PickledName(module, name))
 
 
-def _dict_of(values: list[Any]) -> Object:
-    made = Object(DICT)
+def _dict_of(values: list[Any]) -> PickledCall:
+    made = PickledCall(DICT)
     made.pairs.extend(zip(values[::2], values[1::2], strict=True))
     return made
 
 
-def _set_of(values: list[Any]) -> Object:
-    made = Object("frozenset")
+def _set_of(values: list[Any]) -> PickledCall:
+    made = PickledCall("frozenset")
     made.items.extend(values)
     return made
 
@@ -228,39 +228,39 @@ _CONSTANTS: Mapping[str, Callable[[], Any]] = {
     "NEWFALSE": lambda: False,
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
-    "EMPTY_DICT": lambda: Object(DICT),
-    "EMPTY_SET": lambda: Object("set"),
+    "EMPTY_DICT": lambda: PickledCall(DICT),
+    "EMPTY_SET": lambda: PickledCall("set"),
 }
 _PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"))
 _GETS = frozenset(("GET", "BINGET", "LONG_BINGET"))
 _NOTHING = frozenset(("PROTO", "FRAME", "STOP"))
-_ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
+_ACTIONS: Mapping[str, Callable[[_PickleMachine, Any], None]] = {
     "MARK": lambda machine, _: machine.mark(),
     "POP": lambda machine, _: machine.drop(),
     "POP_MARK": lambda machine, _: machine.drop(marked=True),
-    "DUP": lambda machine, _: machine.double(),
-    "APPEND": lambda machine, _: machine.add([machine.pop()]),
-    "APPENDS": lambda machine, _: machine.add(machine.since_mark()),
-    "ADDITEMS": lambda machine, _: machine.add(machine.since_mark()),
+    "DUP": lambda machine, _: machine.duplicate_top(),
+    "APPEND": lambda machine, _: machine.append_values([machine.pop()]),
+    "APPENDS": lambda machine, _: machine.append_values(machine.since_mark()),
+    "ADDITEMS": lambda machine, _: machine.append_values(machine.since_mark()),
     "LIST": lambda machine, _: machine.push(machine.since_mark()),
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
-    "TUPLE1": lambda machine, _: machine.push(machine.several(1)),
-    "TUPLE2": lambda machine, _: machine.push(machine.several(2)),
-    "TUPLE3": lambda machine, _: machine.push(machine.several(3)),
+    "TUPLE1": lambda machine, _: machine.push(machine.pop_many(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.pop_many(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.pop_many(3)),
     "DICT": lambda machine, _: machine.push(_dict_of(machine.since_mark())),
-    "SETITEM": lambda machine, _: machine.assign([*machine.several(2)]),
-    "SETITEMS": lambda machine, _: machine.assign(machine.since_mark()),
+    "SETITEM": lambda machine, _: machine.set_items([*machine.pop_many(2)]),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
     "FROZENSET": lambda machine, _: machine.push(_set_of(machine.since_mark())),
     "GLOBAL": _global,
     "STACK_GLOBAL": _stack_global,
-    "REDUCE": lambda machine, _: machine.push(_made(*machine.several(2))),
-    "NEWOBJ": lambda machine, _: machine.push(_made(*machine.several(2))),
-    "NEWOBJ_EX": lambda machine, _: machine.push(_made(*machine.several(3))),
+    "REDUCE": lambda machine, _: machine.push(_call_object(*machine.pop_many(2))),
+    "NEWOBJ": lambda machine, _: machine.push(_call_object(*machine.pop_many(2))),
+    "NEWOBJ_EX": lambda machine, _: machine.push(_call_object(*machine.pop_many(3))),
     "INST": _inst,
     "OBJ": _obj,
     "BUILD": lambda machine, _: machine.build(machine.pop()),
-    "PERSID": lambda machine, argument: machine.push(Object(PERSISTENT, (argument,))),
-    "BINPERSID": lambda machine, _: machine.push(Object(PERSISTENT, (machine.pop(),))),
+    "PERSID": lambda machine, argument: machine.push(PickledCall(PERSISTENT, (argument,))),
+    "BINPERSID": lambda machine, _: machine.push(PickledCall(PERSISTENT, (machine.pop(),))),
     **{
         each: lambda machine, argument: machine.push(
             PickledName("copyreg", f"extension {argument}")
@@ -270,27 +270,27 @@ _ACTIONS: Mapping[str, Callable[[_Machine, Any], None]] = {
 }
 
 
-def names(value: Any) -> Iterator[str]:
-    """Every class and function that `value` names,
-    each once: what an unpickler would have imported.
+def names_in(value: Any) -> Iterator[str]:
+    """Yield every class and function that `value` names, each once: what an unpickler would have
+    imported.
     """
     rest, seen, told = [value], set[int](), set[str]()
     while rest:
         each = rest.pop()
         if isinstance(each, PickledName) or (
-            isinstance(each, Object) and each.kind not in (DICT, PERSISTENT, "set")
+            isinstance(each, PickledCall) and each.kind not in (DICT, PERSISTENT, "set")
         ):
             name = str(each) if isinstance(each, PickledName) else each.kind
             if name not in told:
                 told.add(name)
                 yield name
-        if isinstance(each, list | tuple | Object) and id(each) not in seen:
+        if isinstance(each, list | tuple | PickledCall) and id(each) not in seen:
             seen.add(id(each))
-            rest += inside(each)
+            rest += members_of(each)
 
 
-def inside(value: Any) -> list[Any]:
-    if not isinstance(value, Object):
+def members_of(value: Any) -> list[Any]:
+    if not isinstance(value, PickledCall):
         return [] if isinstance(value, PickledName) else [*value]
     return [
         *value.args,

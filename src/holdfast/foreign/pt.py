@@ -1,5 +1,5 @@
-"""What `torch.save` writes:
-a zip file with a pickle and one member for each storage. Also one pickle.
+"""Reads what `torch.save` writes: a zip file with a pickle and one member for each storage, or a
+single pickle.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 from ..errors import Damaged, StoreError
 from . import pickles
-from .content import CRC, Content
+from .content import CRC, ForeignContent
 from .known import HARMLESS, KNOWN, STORAGES
-from .pickles import PERSISTENT, Object, PickledName
+from .pickles import PERSISTENT, PickledCall, PickledName
 from .region import Region
-from .trees import Step, Storage, TreeBuilder
+from .trees import Step, TensorStorage, TreeBuilder
 from .zips import ZipMembers
 
 PICKLE = "data.pkl"
@@ -21,7 +21,7 @@ PICKLE = "data.pkl"
 _BEFORE_1_6 = 0x1950A86A20F9469CFC6C
 
 
-def read(region: Region, path: Step = ()) -> Content:
+def read(region: Region, path: Step = ()) -> ForeignContent:
     """Return what a zip file of torch's holds; `path` goes before the keys of its leaves.
 
     Raises:
@@ -29,51 +29,55 @@ def read(region: Region, path: Step = ()) -> Content:
         StoreError: it holds more than is read.
     """
     archive = ZipMembers(region)
-    top = _top(archive)
+    top = _top_folder(archive)
     value = pickles.read(io.BytesIO(archive.read(f"{top}{PICKLE}")), region.path)
-    tree = TreeBuilder(region.path, KNOWN, lambda reference: _storage(archive, top, reference))
+    tree = TreeBuilder(region.path, KNOWN, lambda reference: _find_storage(archive, top, reference))
     script = f"{top}constants.pkl" in archive.members
-    root = tree.node(value, path)
+    root = tree.build_node(value, path)
 
-    return Content(
+    return ForeignContent(
         "TorchScript" if script else "torch",
         root,
         tree.leaves,
         [region.path],
-        facts=imports(value),
+        facts=imported_names(value),
         proof=CRC if archive.has_crc else None,
         check=archive.problems,
     )
 
 
-def pickled(region: Region, path: Step = ()) -> Content:
+def read_pickle(region: Region, path: Step = ()) -> ForeignContent:
     """Return what a file that is one pickle holds; `path` goes before the keys of its leaves.
 
     Raises:
         Damaged: it is cut.
         StoreError: it holds more than is read, or torch wrote it before version 1.6.
     """
-    with region.window() as file:
+    with region.open() as file:
         value = pickles.read(file, region.path)
     if type(value) is int and value == _BEFORE_1_6:
         raise StoreError(
             f"{region.path}: written by torch before 1.6; "
             "not read. torch.load and torch.save it anew"
         )
-    tree = TreeBuilder(region.path, KNOWN, no_storage)
-    return Content(
-        "pickle", tree.node(value, path), tree.leaves, [region.path], facts=imports(value)
+    tree = TreeBuilder(region.path, KNOWN, refuse_storage)
+    return ForeignContent(
+        "pickle",
+        tree.build_node(value, path),
+        tree.leaves,
+        [region.path],
+        facts=imported_names(value),
     )
 
 
-def imports(value: Any) -> dict[str, Any]:
-    """The names that torch.load would import and call, besides those of plain data."""
-    found = sorted(name for name in pickles.names(value) if name not in HARMLESS)
+def imported_names(value: Any) -> dict[str, Any]:
+    """Return the names that torch.load would import and call, besides those of plain data."""
+    found = sorted(name for name in pickles.names_in(value) if name not in HARMLESS)
     return {"would import": found} if found else {}
 
 
-def _top(archive: ZipMembers) -> str:
-    """The folder in the archive: torch names it like the file."""
+def _top_folder(archive: ZipMembers) -> str:
+    """Return the folder in the archive: torch names it like the file."""
     found = [
         name.removesuffix(PICKLE)
         for name in archive.members
@@ -88,13 +92,13 @@ def _top(archive: ZipMembers) -> str:
     return top
 
 
-def reference(made: Any) -> tuple[str, str, int]:
+def parse_storage_reference(made: Any) -> tuple[str, str, int]:
     """Return the key, the dtype and the number of items of the storage that a pickle refers to.
 
     Raises:
         ValueError, TypeError, LookupError: it refers to none.
     """
-    if not isinstance(made, Object) or made.kind != PERSISTENT:
+    if not isinstance(made, PickledCall) or made.kind != PERSISTENT:
         raise TypeError("no storage")
     word, kind, key, _, count, *_ = made.args[0]
     if (
@@ -107,18 +111,18 @@ def reference(made: Any) -> tuple[str, str, int]:
     return str(key), STORAGES[kind.name], count
 
 
-def _storage(archive: ZipMembers, top: str, made: Any) -> Storage:
-    key, dtype, _ = reference(made)
+def _find_storage(archive: ZipMembers, top: str, made: Any) -> TensorStorage:
+    key, dtype, _ = parse_storage_reference(made)
     member = archive.members.get(f"{top}data/{key}") or archive.members.get(f"{top}tensors/{key}")
     if member is None:
-        return Storage(key, dtype, Region(archive.region.path, 0, 0))
+        return TensorStorage(key, dtype, Region(archive.region.path, 0, 0))
     if member.is_compressed:
         raise StoreError(
             f"{archive.region.path}: {member.name}: compressed bytes of a tensor; not read"
         )
-    return Storage(key, dtype, member.region)
+    return TensorStorage(key, dtype, member.region)
 
 
-def no_storage(made: Any) -> Storage:
+def refuse_storage(made: Any) -> TensorStorage:
     """Refuse a tensor in a text, or in a pickle that has no storages beside it."""
     raise TypeError(f"a tensor without bytes: {made}")

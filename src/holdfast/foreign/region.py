@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 from .. import disk
 from ..errors import Damaged, StoreError
-from ..store.source import reading
+from ..store.source import translate_read_errors
 from .limits import READ_BYTES, TEXT_BYTES
 
 
@@ -29,7 +29,7 @@ class Region(NamedTuple):
             Damaged: the file ends before.
             Unreadable: it cannot be read.
         """
-        with reading(self.path), opened(self.path) as file:
+        with translate_read_errors(self.path), open_file(self.path) as file:
             file.seek(self.start)
             buffer, left = memoryview(bytearray(min(READ_BYTES, self.size))), self.size
             while left:
@@ -42,22 +42,22 @@ class Region(NamedTuple):
                 left -= got
                 yield buffer[:got]
 
-    def part(self, offset: int, size: int) -> Region:
+    def subregion(self, offset: int, size: int) -> Region:
         return Region(self.path, self.start + offset, size)
 
-    def cut(self, start: int, stop: int) -> Region:
-        """Return the bytes from `start` to `stop`, or those of them that there are."""
+    def slice(self, start: int, stop: int) -> Region:
+        """Return the bytes from `start` to `stop`, as far as they exist."""
         inside = min(start, self.size)
-        return self.part(inside, max(0, min(stop, self.size) - inside))
+        return self.subregion(inside, max(0, min(stop, self.size) - inside))
 
-    def window(self) -> BinaryIO:
-        """Return a file that consists of these bytes only."""
+    def open(self) -> BinaryIO:
+        """Return a file object that consists of these bytes only."""
         return io.BufferedReader(_Window(self))
 
 
 class _Window(io.RawIOBase):
     def __init__(self, region: Region) -> None:
-        self._file, self._region, self._at = opened(region.path), region, 0
+        self._file, self._region, self._at = open_file(region.path), region, 0
 
     def readable(self) -> bool:
         return True
@@ -74,7 +74,7 @@ class _Window(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         room = memoryview(buffer)[: max(0, self._region.size - self._at)]
-        with reading(self._region.path):
+        with translate_read_errors(self._region.path):
             got = (
                 os.preadv(self._file.fileno(), [room], self._region.start + self._at)
                 if room.nbytes
@@ -89,7 +89,7 @@ class _Window(io.RawIOBase):
         super().close()
 
 
-def opened(path: Path) -> io.FileIO:
+def open_file(path: Path) -> io.FileIO:
     """Open a plain file, or a link to one: caches of models consist of links.
 
     Raises:
@@ -97,7 +97,7 @@ def opened(path: Path) -> io.FileIO:
         Unreadable: it cannot be opened.
     """
     try:
-        with reading(path):
+        with translate_read_errors(path):
             return io.FileIO(disk.open_plain(path, follow=True), "rb")
     except disk.NotPlain as error:
         raise Damaged(f"{path}: not a plain file") from error
@@ -105,14 +105,14 @@ def opened(path: Path) -> io.FileIO:
         raise Damaged(f"{path}: missing") from error
 
 
-def whole(path: Path) -> Region:
+def whole_file(path: Path) -> Region:
     """Return all bytes of a file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         return Region(path, 0, os.fstat(file.fileno()).st_size)
 
 
-def small(region: Region) -> bytes:
-    """Return the bytes of a region that holds text.
+def read_small(region: Region) -> bytes:
+    """Return all bytes of a region that holds a short text.
 
     Raises:
         StoreError: it is too long for that.

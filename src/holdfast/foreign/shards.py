@@ -1,5 +1,5 @@
-"""Folders of Hugging Face: weights in one file or in shards with an index, and what its Trainer
-keeps beside them.
+"""Reads folders of Hugging Face: weights in one file or in shards with an index, and the other
+files of its Trainer.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 
 from ..errors import Damaged
 from ..state import nodes
-from ..state.nodes import quoted, unused
+from ..state.nodes import quote_key, unused_key
 from ..store.problems import Problem
 from . import pt, safetensors
-from .content import CRC, Content
+from .content import CRC, ForeignContent
 from .leaf import ForeignLeaf
-from .region import Region, small, whole
+from .region import Region, read_small, whole_file
 from .trees import Step, TreeBuilder
 
 _WEIGHTS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
@@ -44,21 +44,22 @@ _JSON = msgspec.json.Decoder()
 
 
 def is_folder(names: frozenset[str]) -> bool:
-    """Whether a folder with files of these names holds one model's weights.
+    """Return whether a folder with files of these names holds one model's weights.
 
-    A file with such a name may also lie among other checkpoints; a model's folder says what it is.
+    A file with such a name may also lie among other checkpoints; a model's folder has a
+    configuration, or no other weights.
     """
     if any(_INDEX.fullmatch(name) or _SHARD.fullmatch(name) for name in names):
         return True
     single = any(_SINGLE.fullmatch(name) for name in names)
-    return single and (not names.isdisjoint(_CONFIGS) or not any(map(_is_other, names)))
+    return single and (not names.isdisjoint(_CONFIGS) or not any(map(_is_other_weights, names)))
 
 
-def _is_other(name: str) -> bool:
+def _is_other_weights(name: str) -> bool:
     return name.endswith(_OTHERS) and not _SINGLE.fullmatch(name) and not _BESIDE.fullmatch(name)
 
 
-def read(folder: Path, names: frozenset[str]) -> Content:
+def read(folder: Path, names: frozenset[str]) -> ForeignContent:
     """Return what the files of one checkpoint hold together.
 
     Raises:
@@ -67,14 +68,14 @@ def read(folder: Path, names: frozenset[str]) -> Content:
     found = _FolderContent(folder)
     wanted = _weights(folder, names, found.flaws)
     for name in [*wanted][:_MOST_FILES]:
-        found.weights(name, single, wanted[name])
+        found.add_weights(name, read_file, wanted[name])
     for name in sorted(names):
         if match := _BESIDE.fullmatch(name):
-            found.beside(match[1], name)
+            found.add_other_file(match[1], name)
     if "trainer_state.json" in names:
-        found.trainer_state()
+        found.add_trainer_state()
     proofs = {each.proof for each in found.contents if each.leaves}
-    return Content(
+    return ForeignContent(
         "Hugging Face",
         {"dict": {"model": {"dict": found.model}, **found.parts}},
         found.leaves,
@@ -127,22 +128,24 @@ def _weights(
 
 def _index(path: Path) -> dict[str, str]:
     try:
-        return _INDICES.decode(small(whole(path))).weight_map
+        return _INDICES.decode(read_small(whole_file(path))).weight_map
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{path}: no index of weights: {error}") from error
 
 
-def single(region: Region, path: Step = ()) -> Content:
+def read_file(region: Region, path: Step = ()) -> ForeignContent:
     """Read one file; `path` goes before the keys of leaves in a pickle."""
     if region.path.suffix == ".safetensors":
         return safetensors.read(region)
     return (
-        pt.read(region, path) if small(region.cut(0, 4)) == b"PK\3\4" else pt.pickled(region, path)
+        pt.read(region, path)
+        if read_small(region.slice(0, 4)) == b"PK\3\4"
+        else pt.read_pickle(region, path)
     )
 
 
 class _FolderContent:
-    """What was found in the folder so far."""
+    """Collects what was found in the folder so far."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -151,48 +154,50 @@ class _FolderContent:
         self.leaves: dict[str, ForeignLeaf] = {}
         self.facts: dict[str, Any] = {}
         self.flaws: list[Problem] = []
-        self.contents: list[Content] = []
+        self.contents: list[ForeignContent] = []
         self.read: list[str] = []  # files beside the weights
 
-    def weights(
-        self, name: str, reader: Callable[[Region], Content], promised: list[str] | None
+    def add_weights(
+        self, name: str, reader: Callable[[Region], ForeignContent], promised: list[str] | None
     ) -> None:
-        content = self._content(name, reader)
+        content = self._read_content(name, reader)
         if content is None:
             return
-        held = dict(_named(content))
+        held = dict(_named_tensors(content))
         self.model |= {
-            tensor: {"leaf": self._add(f"model/{quoted(tensor)}", leaf)}
+            tensor: {"leaf": self._add_leaf(f"model/{quote_key(tensor)}", leaf)}
             for tensor, leaf in held.items()
         }
         for tensor in promised or ():
             if tensor not in held:
-                self._flaw(name, f"tensor {tensor!r} is not in it, where the index says it is")
+                self._add_flaw(name, f"tensor {tensor!r} is not in it, where the index says it is")
 
-    def beside(self, part: str, name: str) -> None:
-        content = self._content(name, lambda region: single(region, (part,)))
+    def add_other_file(self, part: str, name: str) -> None:
+        content = self._read_content(name, lambda region: read_file(region, (part,)))
         if content is not None:
             self.leaves |= content.leaves
             self.parts[part] = content.tree
             self.read.append(name)
 
-    def trainer_state(self) -> None:
+    def add_trainer_state(self) -> None:
         path = self._folder / "trainer_state.json"
         try:
-            value = _JSON.decode(small(whole(path)))
+            value = _JSON.decode(read_small(whole_file(path)))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._flaw(path.name, f"no JSON: {error}")
+            self._add_flaw(path.name, f"no JSON: {error}")
             return
-        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.no_storage).node(
+        self.parts["trainer_state"] = TreeBuilder(path, {}, pt.refuse_storage).build_node(
             value, ("trainer_state",)
         )
         self.read.append(path.name)
 
-    def _content(self, name: str, reader: Callable[[Region], Content]) -> Content | None:
+    def _read_content(
+        self, name: str, reader: Callable[[Region], ForeignContent]
+    ) -> ForeignContent | None:
         try:
-            content = reader(whole(self._folder / name))
+            content = reader(whole_file(self._folder / name))
         except Damaged as error:
-            self._flaw(name, str(error).partition(": ")[2])
+            self._add_flaw(name, str(error).partition(": ")[2])
             return None
         self.contents.append(content)
         self.flaws += content.flaws
@@ -201,18 +206,18 @@ class _FolderContent:
         self.facts |= {"would import": sorted(names)} if names else {}
         return content
 
-    def _add(self, key: str, leaf: ForeignLeaf) -> str:
-        chosen = unused(key, self.leaves)
-        self.leaves[chosen] = leaf.renamed(chosen)
+    def _add_leaf(self, key: str, leaf: ForeignLeaf) -> str:
+        chosen = unused_key(key, self.leaves)
+        self.leaves[chosen] = leaf.with_key(chosen)
         return chosen
 
-    def _flaw(self, name: str, what: str) -> None:
+    def _add_flaw(self, name: str, what: str) -> None:
         self.flaws.append(Problem(self._folder / name, 0, 0, what))
 
 
-def _named(content: Content) -> Iterator[tuple[str, ForeignLeaf]]:
+def _named_tensors(content: ForeignContent) -> Iterator[tuple[str, ForeignLeaf]]:
     """Yield the tensors of a state dict by their names; a file of weights holds nothing else."""
-    tag, held = nodes.tagged(content.tree)
+    tag, held = nodes.split_tag(content.tree)
     pairs = (
         held.items()
         if tag == "dict"

@@ -1,5 +1,5 @@
-"""Table: which format a path has.
-Files are known by their first bytes, or else by their names' ending.
+"""Finds the format of a path. Files are known by their first bytes, or else by their
+names' ending.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from .. import scan
 from ..errors import Damaged, StoreError
 from . import dcp, hdf5, orbax, pt, safetensors, shards
-from .content import Content
-from .region import Region, small, whole
+from .content import ForeignContent
+from .region import Region, read_small, whole_file
 
 _MOST_NAMES = 100_000  # files in a folder
 _HEAD = 8
@@ -25,20 +25,20 @@ _POINTER = b"version https://git-lfs.github.com/spec/"
 class FileFormat(NamedTuple):
     endings: tuple[str, ...]
     begins: re.Pattern[bytes]  # the first eight bytes
-    read: Callable[[Region], Content]
+    read: Callable[[Region], ForeignContent]
 
 
 class FolderFormat(NamedTuple):
     has: Callable[[Path, frozenset[str]], bool]  # whether a folder with files of these names is one
-    read: Callable[[Path, frozenset[str]], Content]
+    read: Callable[[Path, frozenset[str]], ForeignContent]
 
 
 FILES = (
     FileFormat((".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"PK\x03\x04"), pt.read),
     FileFormat(
-        (".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), pt.pickled
+        (".pt", ".pth", ".ckpt", ".bin", ".pkl"), re.compile(rb"\x80[\x02-\x05]"), pt.read_pickle
     ),
-    FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.archive),
+    FileFormat((".keras",), re.compile(rb"PK\x03\x04"), hdf5.read_archive),
     FileFormat((".h5", ".hdf5"), re.compile(rb"\x89HDF\r\n\x1a\n"), hdf5.read),
     FileFormat(
         (".safetensors",), re.compile(rb"[^\x00].{2,4}\x00{1,5}", re.DOTALL), safetensors.read
@@ -54,17 +54,17 @@ _ENDINGS = tuple({*_ALL_ENDINGS} - {".bin", ".pkl"})  # other programs write suc
 
 
 def is_foreign(path: Path, *, named: bool = False) -> bool:
-    """Whether `path` is a checkpoint of another program, by its name or by how it begins; with
-    `named`, by both.
+    """Return whether `path` is a checkpoint of another program, by its name or by its first bytes;
+    with `named`, by both.
     """
     if scan.is_dir(path):
-        return _of_folder(path, names_in(path)) is not None
+        return _folder_format(path, names_in(path)) is not None
     if not scan.is_file(path) or (named and not path.name.endswith(_ALL_ENDINGS)):
         return False
-    return path.name.endswith(_ENDINGS) or _of_file(path) is not None
+    return path.name.endswith(_ENDINGS) or _file_format(path) is not None
 
 
-def read(path: Path) -> Content:
+def read(path: Path) -> ForeignContent:
     """Return what a checkpoint of another program holds.
 
     Raises:
@@ -73,14 +73,14 @@ def read(path: Path) -> Content:
     """
     if scan.is_dir(path):
         names = names_in(path)
-        folder = _of_folder(path, names)
+        folder = _folder_format(path, names)
         if folder is None:
             raise Damaged(f"{path}: no checkpoint of a known format any more")
         return folder.read(path, names)
-    form = _of_file(path)
-    if form is None or _is_pointer(path):
-        raise Damaged(f"{path}: {_what_it_is(path)}")
-    return form.read(whole(path))
+    form = _file_format(path)
+    if form is None or _is_lfs_pointer(path):
+        raise Damaged(f"{path}: {_describe_file(path)}")
+    return form.read(whole_file(path))
 
 
 def names_in(folder: Path) -> frozenset[str]:
@@ -98,26 +98,26 @@ def names_in(folder: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def _of_folder(path: Path, names: frozenset[str]) -> FolderFormat | None:
+def _folder_format(path: Path, names: frozenset[str]) -> FolderFormat | None:
     return next((each for each in FOLDERS if each.has(path, names)), None)
 
 
-def _of_file(path: Path) -> FileFormat | None:
-    head = small(whole(path).cut(0, _HEAD))
+def _file_format(path: Path) -> FileFormat | None:
+    head = read_small(whole_file(path).slice(0, _HEAD))
     named = [each for each in FILES if path.suffix in each.endings]
     if path.suffix == ".safetensors":
         return named[0]
     return next((each for each in named or FILES if each.begins.match(head)), None)
 
 
-def _is_pointer(path: Path) -> bool:
-    return small(whole(path).cut(0, len(_POINTER))) == _POINTER
+def _is_lfs_pointer(path: Path) -> bool:
+    return read_small(whole_file(path).slice(0, len(_POINTER))) == _POINTER
 
 
-def _what_it_is(path: Path) -> str:
-    if _is_pointer(path):
+def _describe_file(path: Path) -> str:
+    if _is_lfs_pointer(path):
         return "a pointer of Git LFS, not the file itself: `git lfs pull` brings that"
-    head = small(whole(path).cut(0, _HEAD))
+    head = read_small(whole_file(path).slice(0, _HEAD))
     if not head:
         return "an empty file"
     if not any(head):

@@ -1,5 +1,5 @@
-"""Trees: the values of a pickle or a JSON text as a tree of our own,
-and the tensors in them as its leaves.
+"""Converts the values of a pickle or a JSON text into a tree like Holdfast's, with the tensors in
+them as its leaves.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import msgspec
 from ..errors import Damaged, StoreError
 from ..legible import is_text
 from ..state.codec import ITEMSIZE, UNSOUND
-from ..state.nodes import quoted, spelled, unused
-from ..state.nodes import value as simple
+from ..state.nodes import format_node, quote_key, unused_key
+from ..state.nodes import scalar_value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
-from .leaf import Chunk, ForeignLeaf, Place, c_stride
+from .leaf import ForeignLeaf, LeafChunk, Place, c_stride
 from .limits import VALUES
-from .pickles import DICT, Object, PickledName
+from .pickles import DICT, PickledCall, PickledName
 
 _INT_BITS = 1 << 14  # a larger number is not a setting, and is slow to print
 _TEXT = 64  # so many characters count as one value
 Step = tuple[str, ...]
 
 
-class Storage(NamedTuple):
+class TensorStorage(NamedTuple):
     """Bytes that several tensors may share, and the type of items that its pickle gives them."""
 
     key: str
@@ -36,14 +36,16 @@ class Storage(NamedTuple):
     place: Place
 
 
-Known = Callable[["TreeBuilder", Object, Step], Any]  # an object and the path to it -> its node
+Known = Callable[
+    ["TreeBuilder", PickledCall, Step], Any
+]  # an object and the path to it -> its node
 
 
 class TreeBuilder:
-    """Makes nodes from values. `known` interprets objects; `leaves` collects the tensors."""
+    """Builds nodes from values. `known` interprets objects; `leaves` collects the tensors."""
 
     def __init__(
-        self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], Storage]
+        self, where: Path, known: Mapping[str, Known], storage: Callable[[Any], TensorStorage]
     ) -> None:
         self.where, self.storage = where, storage
         self.leaves: dict[str, ForeignLeaf] = {}
@@ -52,43 +54,45 @@ class TreeBuilder:
         # identity of tied tensors -> the key of their leaf
         self._same: dict[tuple[Any, ...], str] = {}
 
-    def node(self, value: Any, path: Step = ()) -> Any:
+    def build_node(self, value: Any, path: Step = ()) -> Any:
         """Return the node of `value`.
 
         Raises:
             Damaged: an object that is known does not describe what its name says.
             StoreError: it is larger, or nested deeper, than this reads.
         """
-        self._spend(1 + (len(value) // _TEXT if isinstance(value, str | bytes) else 0))
-        if not isinstance(value, list | tuple | dict | Object) or isinstance(value, PickledName):
-            return self._plain(value, path)
+        self._count_nodes(1 + (len(value) // _TEXT if isinstance(value, str | bytes) else 0))
+        if not isinstance(value, list | tuple | dict | PickledCall) or isinstance(
+            value, PickledName
+        ):
+            return self._build_plain(value, path)
         if id(value) in self._within:
-            return custom("what contains it", "/".join(self._within[id(value)]))
+            return custom_node("what contains it", "/".join(self._within[id(value)]))
         if len(self._within) >= MAX_DEPTH:
             raise StoreError(
                 f"{self.where}: values more than {MAX_DEPTH} deep in each other; not read"
             )
         self._within[id(value)] = path
         try:
-            return self._container(value, path)
+            return self._build_container(value, path)
         finally:
             del self._within[id(value)]
 
-    def _spend(self, count: int) -> None:
+    def _count_nodes(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
             raise StoreError(f"{self.where}: more than {VALUES:,} values; not read")
 
-    def _plain(self, value: Any, path: Step) -> Any:
+    def _build_plain(self, value: Any, path: Step) -> Any:
         if isinstance(value, PickledName):
             is_dtype = value.module == "torch" and value.name in ITEMSIZE
-            return {"torch.dtype": value.name} if is_dtype else custom(str(value), None)
+            return {"torch.dtype": value.name} if is_dtype else custom_node(str(value), None)
         if isinstance(value, bytes | bytearray):
-            return self._bytes(bytes(value), path)
+            return self._build_bytes(bytes(value), path)
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, int) and value.bit_length() > _INT_BITS:
-            return custom("int", f"of {value.bit_length()} bits")
+            return custom_node("int", f"of {value.bit_length()} bits")
         stands_for_itself = (
             abs(value) <= 2**53
             if isinstance(value, int)
@@ -101,48 +105,51 @@ class TreeBuilder:
         made = NODES[type(value)](value)
         return {made.tag: made.content}
 
-    def _bytes(self, value: bytes, path: Step) -> Any:
+    def _build_bytes(self, value: bytes, path: Step) -> Any:
         if len(value) <= INLINE_BYTES:
             return {"bytes": base64.b64encode(value).decode()}
-        return self.leaf(path, "bytes", (len(value),), value)
+        return self.add_leaf(path, "bytes", (len(value),), value)
 
-    def _container(self, value: Any, path: Step) -> Any:
+    def _build_container(self, value: Any, path: Step) -> Any:
         if isinstance(value, list | tuple):
-            nodes = self.members(value, path)
+            nodes = self.build_members(value, path)
             return nodes if isinstance(value, list) else {"tuple": nodes}
         if isinstance(value, dict):
-            return self.mapping([*value.items()], path)
+            return self.build_mapping([*value.items()], path)
         known = self._known.get(value.kind)
         if known is None:
-            return self.unknown(value, path)
+            return self.build_unknown(value, path)
         try:
             return known(self, value, path)
         except (*UNSOUND, OverflowError) as error:
             raise Damaged(f"{self.where}: {'/'.join(path)}: not what {value.kind} makes") from error
 
-    def members(self, values: Sequence[Any], path: Step) -> list[Any]:
-        return [self.node(each, (*path, str(index))) for index, each in enumerate(values)]
+    def build_members(self, values: Sequence[Any], path: Step) -> list[Any]:
+        return [self.build_node(each, (*path, str(index))) for index, each in enumerate(values)]
 
-    def mapping(self, pairs: Sequence[tuple[Any, Any]], path: Step, tag: str = DICT) -> Any:
+    def build_mapping(self, pairs: Sequence[tuple[Any, Any]], path: Step, tag: str = DICT) -> Any:
         """Return the node of a mapping; if keys are equal, the last one counts."""
         if tag == DICT and all(type(key) is str and is_text(key) for key, _ in pairs):
             return {
                 DICT: {
-                    key: self.node(each, (*path, quoted(key))) for key, each in dict(pairs).items()
+                    key: self.build_node(each, (*path, quote_key(key)))
+                    for key, each in dict(pairs).items()
                 }
             }
         keys: dict[bytes, tuple[Any, Any]] = {}
         for key, each in pairs:
-            node = self.node(key, (*path, "key"))
+            node = self.build_node(key, (*path, "key"))
             keys[msgspec.json.encode(node)] = node, each
         found: dict[str, Any] = {}
         for node, each in keys.values():
             text = simple(node)
-            part = unused(quoted(text if isinstance(text, str) else spelled(node)), found)
-            found[part] = [node, self.node(each, (*path, part))]
+            part = unused_key(
+                quote_key(text if isinstance(text, str) else format_node(node)), found
+            )
+            found[part] = [node, self.build_node(each, (*path, part))]
         return {"items" if tag == DICT else tag: [*found.values()]}
 
-    def unknown(self, value: Object, path: Step) -> Any:
+    def build_unknown(self, value: PickledCall, path: Step) -> Any:
         """Return a node with the name of what an unpickler would call, and the arguments."""
         inner = (*path, "value")
         parts = {"arguments": value.args, "members": value.items, "state": value.state}
@@ -150,13 +157,13 @@ class TreeBuilder:
             name: part for name, part in parts.items() if part not in ((), [], None)
         }
         if value.pairs:
-            held["items"] = pairs = Object(DICT)
+            held["items"] = pairs = PickledCall(DICT)
             pairs.pairs.extend(value.pairs)
         alone = next(iter(held.values())) if len(held) == 1 else None
-        return custom(value.kind, self.node(held if len(held) > 1 else alone, inner))
+        return custom_node(value.kind, self.build_node(held if len(held) > 1 else alone, inner))
 
-    def leaf(
-        self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[Chunk]
+    def add_leaf(
+        self, path: Step, dtype: str, shape: tuple[int, ...], place: Place | Sequence[LeafChunk]
     ) -> Any:
         """Add a leaf of items in C order; return its node."""
         key = self._key(path)
@@ -164,12 +171,17 @@ class TreeBuilder:
         return {"leaf": key}
 
     def _key(self, path: Step) -> str:
-        key = unused("/".join(path) or "value", self.leaves)
-        self._spend(len(key) // _TEXT)
+        key = unused_key("/".join(path) or "value", self.leaves)
+        self._count_nodes(len(key) // _TEXT)
         return key
 
-    def tensor(
-        self, path: Step, storage: Storage, offset: int, shape: Sequence[int], stride: Sequence[int]
+    def add_tensor(
+        self,
+        path: Step,
+        storage: TensorStorage,
+        offset: int,
+        shape: Sequence[int],
+        stride: Sequence[int],
     ) -> Any:
         """Add items of a storage, or find the leaf that has the same ones; return the node."""
         sizes = (offset, *shape, *stride)
@@ -186,7 +198,7 @@ class TreeBuilder:
             item, place = ITEMSIZE[storage.dtype], storage.place
             reach = sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True)) + 1
             used = slice(offset * item, (offset + (reach if math.prod(shape) else 0)) * item)
-            part = place[used] if isinstance(place, bytes) else place.cut(used.start, used.stop)
+            part = place[used] if isinstance(place, bytes) else place.slice(used.start, used.stop)
             flat = all(
                 a == b or n == 1 for a, b, n in zip(stride, c_stride(shape), shape, strict=True)
             )
@@ -196,6 +208,6 @@ class TreeBuilder:
         return {"leaf": self._same[same]}
 
 
-def custom(kind: str, inner: Any) -> Any:
-    """A node for a value that only the code of another program could make."""
+def custom_node(kind: str, inner: Any) -> Any:
+    """Return a node for a value that only the code of another program could make."""
     return {"custom": [kind, inner]}

@@ -19,7 +19,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")  # the header before each member
 _CHANGED = "the bytes do not have the recorded CRC-32"
 
 
-class Member(NamedTuple):
+class ZipEntry(NamedTuple):
     name: str
     region: Region  # as it lies there, compressed or not
     size: int
@@ -28,8 +28,8 @@ class Member(NamedTuple):
 
 
 class ZipMembers:
-    """The members of a zip file. `has_crc`: whether whoever wrote it computed CRC-32; torch can
-    leave that out.
+    """The members of a zip file. `has_crc`: whether the program that wrote it computed CRC-32;
+    torch can omit that.
 
     Raises:
         Damaged: the file is cut, or its directory contradicts itself.
@@ -73,11 +73,11 @@ class ZipMembers:
             if size != member.size or (self.has_crc and found != member.crc):
                 yield self._problem(member, _CHANGED)
 
-    def _problem(self, member: Member, why: str) -> Problem:
+    def _problem(self, member: ZipEntry, why: str) -> Problem:
         start = member.region.start
         return Problem(self.region.path, start, start + member.region.size, f"{member.name}: {why}")
 
-    def _pieces(self, member: Member) -> Iterator[Any]:
+    def _pieces(self, member: ZipEntry) -> Iterator[Any]:
         if not member.is_compressed:
             yield from member.region.pieces()
             return
@@ -98,8 +98,8 @@ class ZipMembers:
             raise Damaged(f"{self.region.path}: {member.name}: {error}") from error
 
 
-def _members(region: Region) -> Iterator[Member]:
-    with region.window() as file:
+def _members(region: Region) -> Iterator[ZipEntry]:
+    with region.open() as file:
         try:
             archive = zipfile.ZipFile(_Directory(file, region))
         except (
@@ -112,7 +112,7 @@ def _members(region: Region) -> Iterator[Member]:
             raise Damaged(f"{region.path}: no whole zip file: {error}; it may be cut") from error
         behind, names = archive.start_dir, set[str]()
         for info in sorted(archive.infolist(), key=lambda info: info.header_offset, reverse=True):
-            start = _start(file, info, region)
+            start = _data_start(file, info, region)
             if start + info.compress_size > behind or info.orig_filename in names:
                 raise Damaged(
                     f"{region.path}: {info.orig_filename!r}: "
@@ -129,11 +129,11 @@ def _members(region: Region) -> Iterator[Member]:
             behind = info.header_offset
             names.add(info.orig_filename)
             packed = info.compress_type == zipfile.ZIP_DEFLATED
-            where = region.part(start, info.compress_size)
-            yield Member(info.orig_filename, where, info.file_size, info.CRC, packed)
+            where = region.subregion(start, info.compress_size)
+            yield ZipEntry(info.orig_filename, where, info.file_size, info.CRC, packed)
 
 
-def _start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
+def _data_start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
     """Return where a member's bytes begin, from the header in front of them."""
     file.seek(info.header_offset)
     mark, *_, named, extra = _LOCAL.unpack(file.read(_LOCAL.size).ljust(_LOCAL.size, b"\0"))
@@ -146,8 +146,8 @@ def _start(file: Any, info: zipfile.ZipInfo, region: Region) -> int:
 
 
 class _Directory:
-    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is
-    refused before that.
+    """A file whose directory, at its end, `zipfile` reads. A directory that is too large is refused
+    before that.
     """
 
     def __init__(self, file: Any, region: Region) -> None:

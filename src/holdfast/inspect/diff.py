@@ -22,11 +22,11 @@ from ..foreign.checkpoint import ForeignCheckpoint
 from ..state import nodes
 from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
-from ..store.parts import own_key, top
+from ..store.parts import own_key, top_members
 from ..store.stored import Stored, StoredPieces, leaves_of
-from .alignment import Alignment, alignment
-from .distance import Distance, distance, in_ulps, ulps
-from .tensors import Tensor, chosen
+from .alignment import Alignment, align
+from .distance import Distance, in_ulps, measure_distance, ulps
+from .tensors import Tensor, select_tensors
 
 RNG = "holdfast/rng/"
 POSITION = "holdfast/position"
@@ -80,31 +80,38 @@ def compare(
     for checkpoint in (a, b):
         if isinstance(checkpoint, ForeignCheckpoint):
             checkpoint.require_whole()
-    leaves = _handles(a), _handles(b)
+    leaves = _leaf_handles(a), _leaf_handles(b)
     for checkpoint, handles in zip((a, b), leaves, strict=True) if read else ():
         checkpoint.check_layout()
-        _check(handles.values())
+        _verify_all(handles.values())
         checkpoint.check_unread()
-    shared = by_name(a, b)
+    shared = align_tensors(a, b)
     if shared is None:
-        found = [*_positions(a, b), *_trees(a, b), *_leaves(*leaves, checked=read), *_files(a, b)]
+        found = [
+            *_position_differences(a, b),
+            *_tree_differences(a, b),
+            *_leaf_differences(*leaves, checked=read),
+            *_file_differences(a, b),
+        ]
     elif not shared.a and not shared.b:
         raise UsageError(
             f"{a.path} and {b.path}: only tensors could be compared, and neither holds one"
         )
     else:
-        found = [*_each(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_pair)]
-    return _sources(each for each in found if not _is_exempt(each, exempt))
+        found = [
+            *_member_differences(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_differences)
+        ]
+    return _merge_generators(each for each in found if not _is_exempt(each, exempt))
 
 
-def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
-    """Return which tensors belong together if only those can be compared;
-    None: everything can be.
+def align_tensors(a: Checkpoint, b: Checkpoint) -> Alignment | None:
+    """Return which tensors belong together if only tensors can be compared; None: everything can
+    be.
     """
     if not isinstance(a, ForeignCheckpoint) and not isinstance(b, ForeignCheckpoint):
         return None
     mine, other = _all_tensors(a), _all_tensors(b)
-    shared = alignment(mine, other)
+    shared = align(mine, other)
     if not (
         isinstance(a, ForeignCheckpoint)
         and isinstance(b, ForeignCheckpoint)
@@ -118,7 +125,7 @@ def by_name(a: Checkpoint, b: Checkpoint) -> Alignment | None:
 def _all_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     if all(leaf.kind == "bytes" for leaf in checkpoint.leaves().values()):
         return {}
-    return {tensor.name: tensor for tensor in chosen(checkpoint, None).tensors}
+    return {tensor.name: tensor for tensor in select_tensors(checkpoint, None).tensors}
 
 
 def _tensors(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -128,17 +135,17 @@ def _tensors(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, Tens
     }
 
 
-def _tensor_pair(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
+def _tensor_differences(name: str, a: Tensor, b: Tensor) -> Iterator[Difference]:
     if a.dtype != b.dtype:
         yield Difference(name, "dtype", f"{a.dtype} in a, {b.dtype} in b")
     if a.shape != b.shape:
         yield Difference(name, "shape", f"{list(a.shape)} in a, {list(b.shape)} in b")
     if (a.dtype, a.shape) == (b.dtype, b.shape):
-        yield from _apart(name, a.dtype, a.size_bytes, lambda: _side_by_side(a, b))
+        yield from _value_differences(name, a.dtype, a.size_bytes, lambda: _paired_chunks(a, b))
 
 
-def _side_by_side(a: Tensor, b: Tensor) -> Iterable[tuple[bytearray, bytearray]]:
-    return zip(streaming.evenly(a.chunks()), streaming.evenly(b.chunks()), strict=True)
+def _paired_chunks(a: Tensor, b: Tensor) -> Iterable[tuple[bytearray, bytearray]]:
+    return zip(streaming.rechunk(a.chunks()), streaming.rechunk(b.chunks()), strict=True)
 
 
 def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list[Difference]:
@@ -159,9 +166,9 @@ def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
     )
 
 
-def _sources(found: Iterable[Difference]) -> list[Difference]:
-    """Return one line for each random generator:
-    which of its hundreds of words differ is not useful.
+def _merge_generators(found: Iterable[Difference]) -> list[Difference]:
+    """Return one line for each random generator: which of its hundreds of words differs is not
+    useful.
     """
     told: dict[str, Difference] = {}
     for each in found:
@@ -176,7 +183,7 @@ def _sources(found: Iterable[Difference]) -> list[Difference]:
     return sorted(told.values(), key=lambda each: (each.where, each.kind))
 
 
-def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+def _position_differences(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     mine, other = a.manifest, b.manifest
     if isinstance(a, ForeignCheckpoint) or (_has_position(a) and _has_position(b)):
         return  # reported at its place in the tree
@@ -188,27 +195,34 @@ def _positions(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
 
 def _has_position(checkpoint: Checkpoint) -> bool:
     tree = checkpoint.tree
-    return isinstance(tree, dict) and nodes.at(tree, *POSITION.split("/")) is not None
+    return isinstance(tree, dict) and nodes.node_at(tree, *POSITION.split("/")) is not None
 
 
-def _trees(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+def _tree_differences(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
     try:
-        yield from _nodes("", a.tree, b.tree)
+        yield from _node_differences("", a.tree, b.tree)
         for rank in range(1, min(a.world, b.world)):
-            yield from _own_nodes(f"@{rank}", a, b, a.as_rank(rank).tree, b.as_rank(rank).tree)
+            yield from _rank_tree_differences(
+                f"@{rank}", a, b, a.as_rank(rank).tree, b.as_rank(rank).tree
+            )
     except RecursionError as error:
         raise Damaged(f"{a.path} or {b.path}: the tree is nested too deeply") from error
 
 
-def _own_nodes(
+def _rank_tree_differences(
     where: str, a: Checkpoint, b: Checkpoint, mine: Any, other: Any
 ) -> Iterator[Difference]:
     """Return the differences in another rank's tree. Parts that equal rank 0's on both sides are
     already compared.
     """
-    first, second, in_a, in_b = top(a.tree), top(b.tree), top(mine), top(other)
+    first, second, in_a, in_b = (
+        top_members(a.tree),
+        top_members(b.tree),
+        top_members(mine),
+        top_members(other),
+    )
     if first is None or second is None or in_a is None or in_b is None:
-        yield from _nodes(where, mine, other)
+        yield from _node_differences(where, mine, other)
         return
     both = in_a.keys() & in_b.keys()
     told = {
@@ -218,38 +232,44 @@ def _own_nodes(
         {"dict": {part: node for part, node in each.items() if part not in told}}
         for each in (in_a, in_b)
     )
-    yield from _nodes(where, *rests)
+    yield from _node_differences(where, *rests)
 
 
-def _nodes(where: str, a: Any, b: Any) -> Iterator[Difference]:
-    (tag_a, in_a), (tag_b, in_b) = nodes.tagged(a), nodes.tagged(b)
+def _node_differences(where: str, a: Any, b: Any) -> Iterator[Difference]:
+    (tag_a, in_a), (tag_b, in_b) = nodes.split_tag(a), nodes.split_tag(b)
     if tag_a in nodes.LEAVES and tag_b in nodes.LEAVES:
         if (tag_a, in_a) != (tag_b, in_b):
-            yield Difference(where, "ties", f"{_reference(in_a)} in a, {_reference(in_b)} in b")
+            yield Difference(
+                where, "ties", f"{_leaf_reference(in_a)} in a, {_leaf_reference(in_b)} in b"
+            )
         return
-    plain_a, plain_b = nodes.value(a), nodes.value(b)
-    if nodes.is_plain(plain_a) or nodes.is_plain(plain_b):
+    plain_a, plain_b = nodes.scalar_value(a), nodes.scalar_value(b)
+    if nodes.is_scalar(plain_a) or nodes.is_scalar(plain_b):
         if not _is_same(plain_a, plain_b):
             yield Difference(
-                where, "value", f"{_short(a)} in a, {_short(b)} in b{_steps(plain_a, plain_b)}"
+                where,
+                "value",
+                f"{_abbreviate(a)} in a, {_abbreviate(b)} in b{_step_text(plain_a, plain_b)}",
             )
         return
     if msgspec.json.encode(a) == msgspec.json.encode(b):
         return
-    yield from _containers(where, nodes.opened(a), nodes.opened(b), lambda: a == b)
+    yield from _container_differences(
+        where, nodes.parse_node(a), nodes.parse_node(b), lambda: a == b
+    )
 
 
-def _containers(
-    where: str, a: nodes.Opened, b: nodes.Opened, same: Callable[[], bool]
+def _container_differences(
+    where: str, a: nodes.ParsedNode, b: nodes.ParsedNode, same: Callable[[], bool]
 ) -> Iterator[Difference]:
     mine, other = a.members, b.members
     if a.kind != b.kind:
-        yield Difference(where, "type", f"{_cut(a.kind)} in a, {_cut(b.kind)} in b")
+        yield Difference(where, "type", f"{_truncate(a.kind)} in a, {_truncate(b.kind)} in b")
     elif mine is None or other is None or a.kind in ("set", "frozenset"):
         if not same():
-            yield Difference(where, "value", f"one {_cut(a.kind)} in a, another in b")
+            yield Difference(where, "value", f"one {_truncate(a.kind)} in a, another in b")
     else:
-        yield from _each(mine, other, _nodes, where)
+        yield from _member_differences(mine, other, _node_differences, where)
         for part in a.keys.keys() | b.keys.keys():
             if part in mine and part in other and a.keys.get(part) != b.keys.get(part):
                 yield Difference(f"{where}/{part}", "type", "its key is of another type")
@@ -257,7 +277,7 @@ def _containers(
             yield Difference(where, "order", "the same keys in another order")
 
 
-def _each(
+def _member_differences(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
     pair: Callable[[str, Any, Any], Iterable[Difference]],
@@ -269,27 +289,29 @@ def _each(
     for part, mine in a.items():
         other = b.get(part, _ABSENT)
         if other is _ABSENT:
-            yield Difference(_joined(where, part), "only in a", "only in a")
-        elif not _is_alike(mine, other):
-            yield from pair(_joined(where, part), mine, other)
+            yield Difference(_join_path(where, part), "only in a", "only in a")
+        elif not _is_equal_scalar(mine, other):
+            yield from pair(_join_path(where, part), mine, other)
     for part in b:
         if part not in a:
-            yield Difference(_joined(where, part), "only in b", "only in b")
+            yield Difference(_join_path(where, part), "only in b", "only in b")
 
 
 _ABSENT = object()
 
 
-def _joined(where: str, part: str) -> str:
+def _join_path(where: str, part: str) -> str:
     return f"{where}/{part}" if where else part
 
 
-def _is_alike(a: Any, b: Any) -> bool:
-    """Whether both are the same text or integer: a quick answer for most of what a tree holds."""
+def _is_equal_scalar(a: Any, b: Any) -> bool:
+    """Return whether both are the same text or integer: a fast answer for most of what a tree
+    holds.
+    """
     return type(a) is type(b) and type(a) in (str, int) and bool(a == b)
 
 
-def _reference(content: Any) -> str:
+def _leaf_reference(content: Any) -> str:
     return (
         f"leaf {content!r}"
         if isinstance(content, str)
@@ -303,34 +325,34 @@ def _is_same(a: Any, b: Any) -> bool:
     return struct.pack("<d", a) == struct.pack("<d", b) if isinstance(a, float) else bool(a == b)
 
 
-def _short(node: Any) -> str:
-    return nodes.spelled(node, MOST_LETTERS)
+def _abbreviate(node: Any) -> str:
+    return nodes.format_node(node, MOST_LETTERS)
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}..."
 
 
-def _steps(a: Any, b: Any) -> str:
+def _step_text(a: Any, b: Any) -> str:
     if not isinstance(a, float) or not isinstance(b, float) or math.isnan(a) or math.isnan(b):
         return ""
     apart = ulps(a, b)
     return " (the signs differ)" if apart is None else f" ({in_ulps(apart)} apart)"
 
 
-def _leaves(
+def _leaf_differences(
     a: Mapping[str, Stored], b: Mapping[str, Stored], *, checked: bool
 ) -> Iterator[Difference]:
     def pair(key: str, mine: Stored, other: Stored) -> Iterator[Difference]:
-        yield from _described(key, mine, other)
-        yield from _bytes(key, mine, other, checked=checked)
+        yield from _description_differences(key, mine, other)
+        yield from _byte_differences(key, mine, other, checked=checked)
 
-    return _each(a, b, pair)
+    return _member_differences(a, b, pair)
 
 
-def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
-    """Return the leaves of all ranks:
-    a rank's own under a key with its number, divided ones whole.
+def _leaf_handles(checkpoint: Checkpoint) -> dict[str, Stored]:
+    """Return the leaves of all ranks: a rank's own under a key with its number, divided
+    ones whole.
     """
     found = checkpoint.leaves()
     for rank in range(1, checkpoint.world):
@@ -345,7 +367,7 @@ def _handles(checkpoint: Checkpoint) -> dict[str, Stored]:
     return found
 
 
-def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
+def _description_differences(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
     if (a.kind, a.dtype) != (b.kind, b.dtype):
         yield Difference(key, "dtype", f"{a.kind} {a.dtype} in a, {b.kind} {b.dtype} in b")
     if a.shape != b.shape:
@@ -357,17 +379,17 @@ def _described(key: str, a: Stored, b: Stored) -> Iterator[Difference]:
             )
 
 
-def _bytes(key: str, a: Stored, b: Stored, *, checked: bool) -> Iterator[Difference]:
+def _byte_differences(key: str, a: Stored, b: Stored, *, checked: bool) -> Iterator[Difference]:
     """Compare the bytes of leaves whose digests differ, a few at a time; unless `checked`, with
     their digests first.
     """
-    if (a.dtype, a.shape, a.size_bytes) != (b.dtype, b.shape, b.size_bytes) or _digests(
+    if (a.dtype, a.shape, a.size_bytes) != (b.dtype, b.shape, b.size_bytes) or _leaf_digests(
         a
-    ) == _digests(b):
+    ) == _leaf_digests(b):
         return
     if not checked:
-        _check([a, b])
-    yield from _apart(
+        _verify_all([a, b])
+    yield from _value_differences(
         key,
         a.dtype,
         a.size_bytes,
@@ -379,41 +401,45 @@ def _bytes(key: str, a: Stored, b: Stored, *, checked: bool) -> Iterator[Differe
 _Pairs = Callable[[], Iterable[tuple[bytearray, bytearray]]]
 
 
-def _apart(key: str, dtype: str, size_bytes: int, pairs: _Pairs) -> Iterator[Difference]:
-    """Compare bytes a few at a time."""
-    far = distance(dtype, size_bytes, pairs())
+def _value_differences(
+    key: str, dtype: str, size_bytes: int, pairs: _Pairs
+) -> Iterator[Difference]:
+    """Compare the values of two leaves a few bytes at a time; yield how far apart they are."""
+    far = measure_distance(dtype, size_bytes, pairs())
     if far.differing if far else any(mine != other for mine, other in pairs()):
         yield Difference(key, "bytes", str(far) if far else "its bytes differ", far)
 
 
-def _check(found: Iterable[Stored]) -> None:
-    """Read every byte.
+def _verify_all(found: Iterable[Stored]) -> None:
+    """Read every byte of these leaves and compare the digests.
 
     Raises:
         Damaged: it is not what was committed.
     """
-    reading.fill([(leaf, None) for stored in found for leaf in leaves_of(stored)])
+    reading.read_leaves([(leaf, None) for stored in found for leaf in leaves_of(stored)])
 
 
-def _digests(stored: Stored) -> list[tuple[Any, str]]:
-    """Equal for leaves of the same bytes in the same pieces."""
+def _leaf_digests(stored: Stored) -> list[tuple[Any, str]]:
+    """Return the digests of a leaf's pieces: equal for leaves with the same bytes in the same
+    pieces.
+    """
     if isinstance(stored, StoredPieces):
         return [(piece.box, piece.leaf.digest) for piece in stored.pieces]
     return [(None, stored.digest)]
 
 
-def _files(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
-    """Files without leaves, which a caller wrote into `Store.directory`. Which shard holds which
-    leaf is no state.
+def _file_differences(a: Checkpoint, b: Checkpoint) -> Iterator[Difference]:
+    """Compare files without leaves, which a caller wrote into `Store.directory`. Which shard holds
+    which leaf is not compared.
     """
 
     def pair(name: str, mine: Any, other: Any) -> Iterable[Difference]:
         return [] if mine == other else [Difference(name, "bytes", "the file's bytes differ")]
 
-    return _each(_loose(a), _loose(b), pair)
+    return _member_differences(_files_without_leaves(a), _files_without_leaves(b), pair)
 
 
-def _loose(checkpoint: Checkpoint) -> dict[str, Any]:
+def _files_without_leaves(checkpoint: Checkpoint) -> dict[str, Any]:
     manifest = checkpoint.manifest
     known = {leaf.shard for leaf in manifest.leaves.values()} | {
         each.part for each in manifest.ranks or ()

@@ -1,5 +1,5 @@
-"""Distance: how far apart the numbers of two leaves are. NumPy computes it; without NumPy plain
-Python does, slower.
+"""Distance: how far apart the numbers of two leaves are. NumPy computes it, or Python, slower, if
+NumPy is missing.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Distance(NamedTuple):
         return f"{self.differing:,} of {self.of:,} values differ{some}{far}{steps}{rest}"
 
 
-class _Format(NamedTuple):
+class _FloatFormat(NamedTuple):
     code: Literal["B", "b", "H", "h", "I", "i", "Q", "q"]  # of struct, for the bits as an integer
     decode: Callable[[int], float] | None = None  # bits to number; None: the integer is the number
 
 
-def _floats(bits: str, code: str) -> Callable[[int], float]:
+def _unpack_with(bits: str, code: str) -> Callable[[int], float]:
     return lambda number: float(struct.unpack(f"<{code}", struct.pack(f"<{bits}", number))[0])
 
 
@@ -77,31 +77,33 @@ def _e4m3fn(number: int) -> float:
     return -size if number & 0x80 else size
 
 
-FORMATS: Mapping[str, _Format] = {
-    "bool": _Format("B"),
-    "uint8": _Format("B"),
-    "int8": _Format("b"),
-    "uint16": _Format("H"),
-    "int16": _Format("h"),
-    "uint32": _Format("I"),
-    "int32": _Format("i"),
-    "uint64": _Format("Q"),
-    "int64": _Format("q"),
-    "float8_e4m3fn": _Format("B", _e4m3fn),
-    "float8_e5m2": _Format("B", _e5m2),
-    "bfloat16": _Format("H", _bfloat16),
-    "float16": _Format("H", _floats("H", "e")),
-    "float32": _Format("I", _floats("I", "f")),
-    "float64": _Format("Q", _floats("Q", "d")),
-    "complex32": _Format("H", _floats("H", "e")),
-    "bcomplex32": _Format("H", _bfloat16),
-    "complex64": _Format("I", _floats("I", "f")),
-    "complex128": _Format("Q", _floats("Q", "d")),
+FORMATS: Mapping[str, _FloatFormat] = {
+    "bool": _FloatFormat("B"),
+    "uint8": _FloatFormat("B"),
+    "int8": _FloatFormat("b"),
+    "uint16": _FloatFormat("H"),
+    "int16": _FloatFormat("h"),
+    "uint32": _FloatFormat("I"),
+    "int32": _FloatFormat("i"),
+    "uint64": _FloatFormat("Q"),
+    "int64": _FloatFormat("q"),
+    "float8_e4m3fn": _FloatFormat("B", _e4m3fn),
+    "float8_e5m2": _FloatFormat("B", _e5m2),
+    "bfloat16": _FloatFormat("H", _bfloat16),
+    "float16": _FloatFormat("H", _unpack_with("H", "e")),
+    "float32": _FloatFormat("I", _unpack_with("I", "f")),
+    "float64": _FloatFormat("Q", _unpack_with("Q", "d")),
+    "complex32": _FloatFormat("H", _unpack_with("H", "e")),
+    "bcomplex32": _FloatFormat("H", _bfloat16),
+    "complex64": _FloatFormat("I", _unpack_with("I", "f")),
+    "complex128": _FloatFormat("Q", _unpack_with("Q", "d")),
 }
 
 
 def ulps(a: float, b: float) -> int | None:
-    """Steps from one float64 number to another of the same sign; None when their signs differ."""
+    """Return the steps from one float64 number to another of the same sign; None if their signs
+    differ.
+    """
     x, y = (struct.unpack("<Q", struct.pack("<d", number))[0] for number in (a, b))
     return None if (x ^ y) >> 63 else abs(x - y)
 
@@ -110,7 +112,9 @@ def in_ulps(steps: int) -> str:
     return counted(steps, "ULP")
 
 
-def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -> Distance | None:
+def measure_distance(
+    dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]
+) -> Distance | None:
     """Return the distance of two leaves of that length; None when `dtype` is not numeric.
 
     `pieces`: the bytes of both, a piece at a time; each but the last holds whole items. Equal
@@ -119,8 +123,8 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
     form = FORMATS.get(dtype)
     if form is None or size_bytes % struct.calcsize(form.code):
         return None
-    with_numpy = _with_numpy(dtype, form)
-    measure = with_numpy or _by_hand(form)
+    with_numpy = _measure_with_numpy(dtype, form)
+    measure = with_numpy or _measure_without_numpy(form)
     itemsize = struct.calcsize(form.code)
     of = looked_at = size_bytes // itemsize
     budget = MOST_VALUES if with_numpy is None else of
@@ -138,8 +142,8 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
     return Distance(
         sum(differing),
         of,
-        _most(largest),
-        _most(steps),
+        _largest(largest),
+        _largest(steps),
         sum(signs),
         sum(in_a),
         sum(in_b),
@@ -147,12 +151,12 @@ def distance(dtype: str, size_bytes: int, pieces: Iterable[tuple[Data, Data]]) -
     )
 
 
-def _most(found: Iterable[Any]) -> Any:
+def _largest(found: Iterable[Any]) -> Any:
     return max((each for each in found if each is not None), default=None)
 
 
 class _PieceDistance(NamedTuple):
-    """As in `Distance`, of one piece."""
+    """The fields of `Distance` for one piece."""
 
     differing: int
     largest: float | None = None
@@ -165,7 +169,7 @@ class _PieceDistance(NamedTuple):
 _Measure = Callable[[memoryview, memoryview], _PieceDistance]
 
 
-def _by_hand(form: _Format) -> _Measure:
+def _measure_without_numpy(form: _FloatFormat) -> _Measure:
     top = 1 << (8 * struct.calcsize(form.code) - 1)
 
     def piece(a: memoryview, b: memoryview) -> _PieceDistance:
@@ -194,7 +198,7 @@ def _by_hand(form: _Format) -> _Measure:
     return piece
 
 
-def _with_numpy(dtype: str, form: _Format) -> _Measure | None:
+def _measure_with_numpy(dtype: str, form: _FloatFormat) -> _Measure | None:
     try:
         import numpy as np
     except ImportError:

@@ -1,5 +1,5 @@
-"""Mirrors: which checkpoints each place holds, according to a run's journals, and the cost of
-losing its disk now.
+"""Which checkpoints each mirror holds, according to a run's journals, and what the loss of the
+run's disk would cost now.
 """
 
 from __future__ import annotations
@@ -7,29 +7,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..journal import Event, Lines, Log
-from ..store.format import Name, parse_name
+from ..journal import Event, JournalLines, Log
+from ..store.format import CheckpointName, parse_name
 
 _KINDS = ("mirrors", "mirrored", "mirror_removed", "mirror_failed", "mirror_back")
 
 
 class MirrorFacts(NamedTuple):
-    """One place, according to the journals of the run's last attempts."""
+    """One mirror, according to the journals of the run's last attempts."""
 
     place: str
     checkpoints: list[str]  # names, oldest first
     trouble: str  # why nothing is copied there; empty: nothing is wrong
 
 
-def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
-    """Return the places of the run's newest attempt that had any."""
+def mirrors_of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
+    """Return the mirrors of the run's newest attempt that had any."""
     held: dict[str, set[str]] = {}
     trouble: dict[str, str] = {}
     for event in (event for log in logs for event in _events(log)):
         place, name = str(event.get("place")), str(event.get("checkpoint"))
         match event["event"]:
             case "mirrors":
-                held, trouble = _begun(event), {}
+                held, trouble = _initial_copies(event), {}
             case "mirrored":
                 held.setdefault(place, set()).add(name)
                 trouble.pop(place, None)
@@ -40,7 +40,8 @@ def of_run(logs: Sequence[Log]) -> list[MirrorFacts]:
             case "mirror_back":
                 trouble.pop(place, None)
     return [
-        MirrorFacts(place, _ordered(names), trouble.get(place, "")) for place, names in held.items()
+        MirrorFacts(place, _sort_names(names), trouble.get(place, ""))
+        for place, names in held.items()
     ]
 
 
@@ -52,11 +53,14 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
     """
     if not mirrors:
         return ""
-    copied = _ordered(name for each in mirrors for name in each.checkpoints)
+    copied = _sort_names(name for each in mirrors for name in each.checkpoints)
     if not copied:
         return "if this disk is lost, everything is: no place has a copy"
     where = ", ".join(each.place for each in mirrors if copied[-1] in each.checkpoints)
-    at, last = parse_name(copied[-1]) or Name(0), parse_name(newest or "") or Name(0)
+    at, last = (
+        parse_name(copied[-1]) or CheckpointName(0),
+        parse_name(newest or "") or CheckpointName(0),
+    )
     if last.order <= at.order:
         return f"if this disk is lost, nothing that is saved is: {copied[-1]} is at {where}"
     return f"if this disk is lost, so is {newest}: the newest copy is {copied[-1]}, at {where}"
@@ -64,11 +68,11 @@ def at_risk(mirrors: Sequence[MirrorFacts], newest: str | None) -> str:
 
 def _events(log: Log) -> list[Event]:
     lines = log.events
-    found = [*lines.backwards(b'"mirror')][::-1] if isinstance(lines, Lines) else lines
+    found = [*lines.newest_with(b'"mirror')][::-1] if isinstance(lines, JournalLines) else lines
     return [event for event in found if event["event"] in _KINDS]
 
 
-def _begun(event: Event) -> dict[str, set[str]]:
+def _initial_copies(event: Event) -> dict[str, set[str]]:
     places: Any = event.get("places")
     if not isinstance(places, dict):
         return {}
@@ -79,8 +83,8 @@ def _begun(event: Event) -> dict[str, set[str]]:
     }
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
+def _sort_names(names: Iterable[str]) -> list[str]:
     return sorted(
         {name for name in names if parse_name(name)},
-        key=lambda name: (parse_name(name) or Name(0)).order,
+        key=lambda name: (parse_name(name) or CheckpointName(0)).order,
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import UsageError
 from ..state.codec import ITEMSIZE, ML_DTYPES
-from .tensors import Chunk, Tensor, zipped
+from .tensors import Chunk, Tensor, write_zip
 
 # torch's class for the memory of numbers of a type; for types that are not here it is
 # UntypedStorage
@@ -33,7 +33,7 @@ _STORAGES = {
 }
 
 
-def pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+def write_pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
     """Yield the chunks of a .pt file with a dict of tensors on the CPU; tied tensors share memory
     when loaded.
 
@@ -46,15 +46,15 @@ def pt(tensors: Sequence[Tensor]) -> Iterator[bytes]:
     storages: dict[str, Tensor] = {}
     for tensor in tensors:
         storages.setdefault(tensor.identity, tensor)
-    return zipped(
-        _files(
-            _described(tensors, {identity: number for number, identity in enumerate(storages)}),
+    return write_zip(
+        _archive_files(
+            _pickle_of(tensors, {identity: number for number, identity in enumerate(storages)}),
             storages,
         )
     )
 
 
-def _files(
+def _archive_files(
     described: bytes, storages: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Iterable[Chunk]]]:
     yield "archive/data.pkl", [described]
@@ -64,15 +64,16 @@ def _files(
     yield "archive/version", [b"3\n"]
 
 
-def _described(tensors: Sequence[Tensor], numbers: Mapping[str, int]) -> bytes:
-    """Return the pickle of a dict of the tensors; `numbers`: which memory each has."""
+def _pickle_of(tensors: Sequence[Tensor], numbers: Mapping[str, int]) -> bytes:
+    """Return the pickle of a dict of the tensors; `numbers`: the number of each tensor's memory."""
     members = b"".join(
-        _text(tensor.name) + _tensor(tensor, numbers[tensor.identity]) for tensor in tensors
+        _pickle_text(tensor.name) + _pickle_tensor(tensor, numbers[tensor.identity])
+        for tensor in tensors
     )
     return b"\x80\x02}(" + members + b"u."
 
 
-def _tensor(tensor: Tensor, number: int) -> bytes:
+def _pickle_tensor(tensor: Tensor, number: int) -> bytes:
     """Return the call that makes a tensor from its memory."""
     shape, typed = tensor.shape, tensor.dtype in _STORAGES
     strides = [
@@ -80,34 +81,48 @@ def _tensor(tensor: Tensor, number: int) -> bytes:
     ]
     count = math.prod(shape) if typed else tensor.size_bytes
     kind = (
-        _named("torch", _STORAGES[tensor.dtype])
+        _pickle_name("torch", _STORAGES[tensor.dtype])
         if typed
-        else _named("torch.storage", "UntypedStorage")
+        else _pickle_name("torch.storage", "UntypedStorage")
     )
     memory = (
-        _tuple([_text("storage"), kind, _text(str(number)), _text("cpu"), _number(count)]) + b"Q"
+        _pickle_tuple(
+            [
+                _pickle_text("storage"),
+                kind,
+                _pickle_text(str(number)),
+                _pickle_text("cpu"),
+                _pickle_number(count),
+            ]
+        )
+        + b"Q"
     )
-    places = [memory, _number(0), _tuple(map(_number, shape)), _tuple(map(_number, strides))]
+    places = [
+        memory,
+        _pickle_number(0),
+        _pickle_tuple(map(_pickle_number, shape)),
+        _pickle_tuple(map(_pickle_number, strides)),
+    ]
     # it requires no gradient, and has no hooks
-    rest = [b"\x89", _named("collections", "OrderedDict") + b")R"]
-    rest += [] if typed else [_named("torch", tensor.dtype)]
-    rebuild = _named("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
-    return rebuild + _tuple([*places, *rest]) + b"R"
+    rest = [b"\x89", _pickle_name("collections", "OrderedDict") + b")R"]
+    rest += [] if typed else [_pickle_name("torch", tensor.dtype)]
+    rebuild = _pickle_name("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
+    return rebuild + _pickle_tuple([*places, *rest]) + b"R"
 
 
-def _tuple(parts: Iterable[bytes]) -> bytes:
+def _pickle_tuple(parts: Iterable[bytes]) -> bytes:
     return b"(" + b"".join(parts) + b"t"
 
 
-def _named(module: str, name: str) -> bytes:
+def _pickle_name(module: str, name: str) -> bytes:
     return f"c{module}\n{name}\n".encode()
 
 
-def _text(text: str) -> bytes:
+def _pickle_text(text: str) -> bytes:
     data = text.encode("utf-8", "surrogatepass")
     return b"X" + len(data).to_bytes(4, "little") + data
 
 
-def _number(number: int) -> bytes:
+def _pickle_number(number: int) -> bytes:
     data = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
     return b"\x8a" + bytes([len(data)]) + data

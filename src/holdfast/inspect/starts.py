@@ -1,6 +1,4 @@
-"""Starts: how each start of a run ended,
-and how much of its work was lost, from the journals. Pure.
-"""
+"""How each start of a run ended, and how much of its work was lost, from the journals. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ QUEUE, IMPORTS, RESTORE, STEP = "queue", "imports", "restore", "first step"
 _REASONS = {"SIGINT": "Ctrl-C", "deadline": "deadline"}
 
 
-class Start(NamedTuple):
+class ProgramStart(NamedTuple):
     """One start of the program. Times are Unix seconds."""
 
     job: str | None  # of an array's task "120_3"
@@ -43,51 +41,68 @@ class Start(NamedTuple):
     spent: Mapping[str, float] = MappingProxyType({})  # seconds of each part of its beginning
 
 
-def of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[Start]:
-    """Return the starts of a run, oldest first; those that never began to work are left out."""
+def starts_of_run(logs: Sequence[Log], supervisor: Sequence[Event] = ()) -> list[ProgramStart]:
+    """Return the starts of a run, oldest first, without those that never began to work."""
     begun = [log for log in logs if log.restored is not None]
-    told = [event for log in logs for event in reversed(_tail(log)) if event["event"] in AFTERWARDS]
+    told = [
+        event
+        for log in logs
+        for event in reversed(_last_events(log))
+        if event["event"] in AFTERWARDS
+    ]
     told += [event for event in supervisor if event["event"] in AFTERWARDS]
     hung = [_time(event) for event in supervisor if event["event"] == "exit" and event.get("hung")]
     found = []
     for log, after in itertools.zip_longest(begun, begun[1:]):
         job, restart = owner.job_of(log.owner)
         began_s, seen_s = _time(next(iter(log.events), {})), _time(log.last)
-        first, last = log.restored or (0, 0), max(map(journal.position, _tail(log)), default=(0, 0))
-        start = Start(
+        first, last = (
+            log.restored or (0, 0),
+            max(map(journal.position, _last_events(log)), default=(0, 0)),
+        )
+        start = ProgramStart(
             job, restart, str(log.owner.get("host", "")), began_s, seen_s, first[0], last[0], ""
         )
         if after is not None:
             resumed = after.restored or (0, 0)
             if last > resumed:
                 at_s = _time(
-                    next((event for event in reversed(log.events) if _stands(event, resumed)), {})
+                    next(
+                        (
+                            event
+                            for event in reversed(log.events)
+                            if _is_before_move(event, resumed)
+                        ),
+                        {},
+                    )
                 )
                 start = start._replace(
                     lost_s=max(0.0, seen_s - at_s), lost_steps=last[0] - resumed[0]
                 )
-        cause = _cause(log.last, start, told, over=after is not None)
+        cause = _end_cause(log.last, start, told, over=after is not None)
         until_s = _time(next(iter(after.events), {})) if after is not None else math.inf
         if cause in {"", KILLED, ERROR}:
-            cause = _seen_from_outside(supervisor, start, until_s) or cause
+            cause = _supervisor_cause(supervisor, start, until_s) or cause
         if (
             cause == KILLED
             and after is not None
-            and _was_lost(start, owner.job_of(after.owner), supervisor)
+            and _is_node_lost(start, owner.job_of(after.owner), supervisor)
         ):
             cause = NODE_LOST
         # the supervisor ended it for its hang
         if cause != DONE and any(seen_s <= each <= until_s for each in hung):
             cause = HANG
         found.append(
-            start._replace(cause=cause, why=_error(log.last), spent=seconds_spent(log, supervisor))
+            start._replace(
+                cause=cause, why=_error_text(log.last), spent=seconds_spent(log, supervisor)
+            )
         )
     return found
 
 
-def of_command(supervisor: Sequence[Event]) -> list[Start]:
+def starts_of_command(supervisor: Sequence[Event]) -> list[ProgramStart]:
     """Return the starts of a command that has no run, from its supervisor's journal alone."""
-    found: list[Start] = []
+    found: list[ProgramStart] = []
     told = [event for event in supervisor if event["event"] in AFTERWARDS]
     begin: Event = {}
     open_ = ended = False  # the present supervisor's last start
@@ -99,7 +114,7 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
             job, restart = owner.job_of(facts)
             open_, ended = True, False
             found.append(
-                Start(
+                ProgramStart(
                     job,
                     restart,
                     str(facts.get("host", "")),
@@ -112,12 +127,18 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
             )
         elif event["event"] == "exit" and open_:
             last = found[-1]._replace(seen_s=_time(event), last=_step(event))
-            found[-1], open_, ended = last._replace(cause=_of_exit(event, last, told)), False, True
+            found[-1], open_, ended = (
+                last._replace(cause=_exit_cause(event, last, told)),
+                False,
+                True,
+            )
         elif event["event"] in CLOSING and ended:
-            found[-1] = found[-1]._replace(why=_error(event))
+            found[-1] = found[-1]._replace(why=_error_text(event))
     return [
         start._replace(
-            cause=NODE_LOST if _was_lost(start, (after.job, after.restart), supervisor) else KILLED
+            cause=NODE_LOST
+            if _is_node_lost(start, (after.job, after.restart), supervisor)
+            else KILLED
         )
         if not start.cause and after is not None
         else start
@@ -125,7 +146,7 @@ def of_command(supervisor: Sequence[Event]) -> list[Start]:
     ]
 
 
-def summary(starts: Sequence[Start]) -> str:
+def summarize(starts: Sequence[ProgramStart]) -> str:
     """Return in words how many starts there were, why they ended, and how much was done again."""
     causes = Counter(start.cause for start in starts if start.cause not in ("", DONE))
     why = ", ".join(f"{count} {cause}" for cause, count in causes.most_common())
@@ -155,7 +176,7 @@ def seconds_spent(log: Log, supervisor: Sequence[Event]) -> dict[str, float]:
     return {name: round(max(0.0, seconds), 3) for name, seconds in found.items()}
 
 
-def spent_in_words(parts: Mapping[str, float]) -> str:
+def describe_seconds_spent(parts: Mapping[str, float]) -> str:
     """Return in words how long a start took:
     "5.3 s to its first step (imports 3.5 s, queue 1 s)".
     """
@@ -189,18 +210,18 @@ def _seconds_before(begin_s: float, supervisor: Sequence[Event]) -> dict[str, fl
     return found
 
 
-def _cause(last: Event, start: Start, told: Iterable[Event], *, over: bool) -> str:
+def _end_cause(last: Event, start: ProgramStart, told: Iterable[Event], *, over: bool) -> str:
     kind = last.get("event")
     if kind == "end":
         return DONE
     if kind == "failed":
         return ERROR
     if kind == "stop":
-        return _stopped(str(last.get("reason", "")), start, told)
+        return _stop_cause(str(last.get("reason", "")), start, told)
     return KILLED if over else ""
 
 
-def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
+def _exit_cause(event: Event, start: ProgramStart, told: Iterable[Event]) -> str:
     verdict, code = event.get("verdict"), event.get("code")
     if verdict == DONE:
         return DONE
@@ -209,12 +230,14 @@ def _of_exit(event: Event, start: Start, told: Iterable[Event]) -> str:
     if event.get("cause"):
         return str(event["cause"])
     if event.get("told") or verdict == "stopped":
-        return _stopped(str(event.get("told") or event.get("reason") or ""), start, told)
+        return _stop_cause(str(event.get("told") or event.get("reason") or ""), start, told)
     return KILLED if isinstance(code, int) and code < 0 else ERROR
 
 
-def _seen_from_outside(supervisor: Iterable[Event], start: Start, until_s: float) -> str:
-    """Return the cause that the supervisor saw when the start ended; "" if it saw none."""
+def _supervisor_cause(supervisor: Iterable[Event], start: ProgramStart, until_s: float) -> str:
+    """Return the cause that the supervisor recorded when the start ended; "" if it
+    recorded none.
+    """
     ends = (
         event
         for event in supervisor
@@ -223,8 +246,10 @@ def _seen_from_outside(supervisor: Iterable[Event], start: Start, until_s: float
     return str(next(ends, {}).get("cause", ""))
 
 
-def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[Event]) -> bool:
-    """Whether the start's node was lost: the scheduler restarted the job, and the supervisor
+def _is_node_lost(
+    start: ProgramStart, after: tuple[str | None, int], supervisor: Sequence[Event]
+) -> bool:
+    """Return whether the start's node was lost: the scheduler restarted the job, and the supervisor
     recorded no reason.
 
     Before any other end the scheduler signals the supervisor, which records that. Without a
@@ -243,9 +268,9 @@ def _was_lost(start: Start, after: tuple[str | None, int], supervisor: Sequence[
     return not any(event["event"] in {"signal", *CLOSING, *AFTERWARDS} for event in while_it_ran)
 
 
-def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
-    """Return the scheduler's cause of a stop if it is in a journal,
-    else what told the start to stop.
+def _stop_cause(reason: str, start: ProgramStart, told: Iterable[Event]) -> str:
+    """Return the scheduler's cause of a stop if it is in a journal, else what caused the start to
+    stop.
     """
     for event in told:
         ours = str(event.get("job")) == start.job and _time(event) >= start.began_s
@@ -258,8 +283,8 @@ def _stopped(reason: str, start: Start, told: Iterable[Event]) -> str:
     return _REASONS.get(reason, f"stopped by {reason}" if reason else "stopped")
 
 
-def _tail(log: Log) -> list[Event]:
-    """Return the last events, the newest first, back to the one with the program's progress.
+def _last_events(log: Log) -> list[Event]:
+    """Return the last events, the newest first, back to the one that shows the program's progress.
 
     A journal may have millions of lines. Those before are of earlier steps.
     """
@@ -271,14 +296,14 @@ def _tail(log: Log) -> list[Event]:
     return found
 
 
-def _stands(event: Event, place: tuple[int, int]) -> bool:
-    """Whether the event was written before the program left that place.
-    A save's line may be written later.
+def _is_before_move(event: Event, place: tuple[int, int]) -> bool:
+    """Return whether the event was written before the program moved on from `place`. A save's line
+    may be written later.
     """
     return event["event"] not in {"saved", *AFTERWARDS} and journal.position(event) <= place
 
 
-def _error(last: Event) -> str:
+def _error_text(last: Event) -> str:
     return str(last.get("error", "")) if last.get("event") == "failed" else ""
 
 

@@ -1,5 +1,5 @@
-"""Tensors: a checkpoint's leaves,
-named and written in other programs' formats. No framework is needed.
+"""Names a checkpoint's tensors and writes them in other programs' formats. No framework is
+needed.
 """
 
 from __future__ import annotations
@@ -62,15 +62,19 @@ class Tensor(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """Equal for tied tensors: the same items of the same leaf."""
+        """Identifies the items of the leaf: equal for tied tensors."""
         return f"{self.leaf.key}\0{self.view}"
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield its bytes in C order, a few at a time."""
-        return streaming.chunks(self.leaf) if self.view is None else _gathered(self.leaf, self.view)
+        return (
+            streaming.chunks(self.leaf) if self.view is None else _gather_view(self.leaf, self.view)
+        )
 
 
-class ChosenTensors(NamedTuple):
+class SelectedTensors(NamedTuple):
+    """The tensors of one part of a state, with the names of tied ones."""
+
     tensors: list[Tensor]
     tied: dict[str, str]  # `ties` of them
     left_out: int  # number of values that are not tensors
@@ -81,7 +85,7 @@ class ChosenTensors(NamedTuple):
         return set().union(*(files_of(tensor.leaf) for tensor in self.tensors))
 
 
-def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
+def select_tensors(checkpoint: Checkpoint, part: str | None) -> SelectedTensors:
     """Return the tensors of one part of the state, by their names in it; with None those of all
     parts, by full path.
 
@@ -90,7 +94,7 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
         UsageError: there is no tensor in it.
     """
     tree = checkpoint.tree
-    members = (nodes.opened(tree).members if isinstance(tree, dict) else None) or {}
+    members = (nodes.parse_node(tree).members if isinstance(tree, dict) else None) or {}
     if part is not None and part not in members:
         has = f"no part {part!r}; it has: {', '.join(members) or 'none'}"
         named = next((model.partition("/")[0] for model in checkpoint.models()), "NAME")
@@ -106,11 +110,11 @@ def chosen(checkpoint: Checkpoint, part: str | None) -> ChosenTensors:
     return found
 
 
-def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> ChosenTensors:
+def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> SelectedTensors:
     tensors: dict[str, Tensor] = {}
-    leaves, left_out = nodes.ends(node)
+    leaves, left_out = nodes.find_path_ends(node)
     for path, end in leaves:
-        tag, content = nodes.tagged(end)
+        tag, content = nodes.split_tag(end)
         view = content if tag == "view" else None
         leaf = checkpoint.leaf(view["leaf"] if view else content)
         if leaf.kind == "bytes":
@@ -121,28 +125,30 @@ def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> ChosenTensors:
             raise UsageError(
                 f"two tensors would both be called {name!r}; export one part of the state, or --all"
             )
-        dtype, shape = _facts(leaf, view)
+        dtype, shape = _dtype_and_shape(leaf, view)
         tensors[name] = Tensor(name, dtype, shape, leaf, view)
-    return ChosenTensors([*tensors.values()], ties([*tensors.values()]), left_out)
+    return SelectedTensors([*tensors.values()], tied_names([*tensors.values()]), left_out)
 
 
-def check(tensors: Sequence[Tensor]) -> None:
+def verify_tensors(tensors: Sequence[Tensor]) -> None:
     """Read every byte of the tensors' leaves.
 
     Raises:
         Damaged: bytes differ from what was committed.
     """
     leaves = {leaf.key: leaf for tensor in tensors for leaf in leaves_of(tensor.leaf)}
-    reading.fill([(leaf, None) for leaf in leaves.values()])
+    reading.read_leaves([(leaf, None) for leaf in leaves.values()])
 
 
-def _facts(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int, ...]]:
+def _dtype_and_shape(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int, ...]]:
     """Return the dtype and shape of a leaf, or of a view of it.
 
     Raises:
         Damaged: they contradict the leaf's length.
     """
-    dtype, shape = (leaf.dtype, tuple(leaf.shape)) if view is None else _view_facts(leaf, view)
+    dtype, shape = (
+        (leaf.dtype, tuple(leaf.shape)) if view is None else _view_dtype_and_shape(leaf, view)
+    )
     most = (
         math.prod(max(extent, 1) for extent in shape) * ITEMSIZE.get(dtype, 1)
         if len(shape) <= MOST_DIMENSIONS
@@ -158,7 +164,7 @@ def _facts(leaf: Stored, view: Mapping[str, Any] | None) -> tuple[str, tuple[int
     return dtype, shape
 
 
-def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+def _view_dtype_and_shape(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
     """Return a view's dtype and shape, when all of it is within its leaf.
 
     Raises:
@@ -181,7 +187,7 @@ def _view_facts(leaf: Stored, view: Mapping[str, Any]) -> tuple[str, tuple[int, 
     return view["dtype"], tuple(view["shape"])
 
 
-def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
+def _gather_view(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
     """Yield the view's items in C order, a few at a time;
     runs that lie together are copied as one.
     """
@@ -195,7 +201,7 @@ def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
         stride.pop()
     at = _reader(leaf)
     out = bytearray()
-    for start in _starts(view["offset"], shape, [step * item for step in stride]):
+    for start in _item_offsets(view["offset"], shape, [step * item for step in stride]):
         for part in at(start, run):
             out += part
             if len(out) >= streaming.CHUNK_BYTES:
@@ -205,15 +211,15 @@ def _gathered(leaf: Stored, view: Mapping[str, Any]) -> Iterator[bytearray]:
 
 
 def _reader(leaf: Stored) -> Callable[[int, int], Iterable[Chunk]]:
-    """Return a function that gives bytes of the leaf: from a place on, so many."""
+    """Return a function that reads bytes of the leaf: from an offset on, so many."""
     if isinstance(leaf, StoredLeaf):
-        return streaming.Anywhere(leaf)
+        return streaming.RandomAccess(leaf)
     data = leaf.read()
     return lambda start, size: [data[start : start + size]]
 
 
-def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[int]:
-    """Yield the place of each item, in C order."""
+def _item_offsets(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[int]:
+    """Yield the offset of each item, in C order."""
     if not shape:
         yield base
         return
@@ -225,7 +231,7 @@ def _starts(base: int, shape: Sequence[int], stride: Sequence[int]) -> Iterator[
         if len(shape) == 1:
             yield place
         else:
-            yield from _starts(place, shape[1:], stride[1:])
+            yield from _item_offsets(place, shape[1:], stride[1:])
 
 
 def require_known(tensors: Sequence[Tensor]) -> None:
@@ -242,9 +248,9 @@ def require_known(tensors: Sequence[Tensor]) -> None:
             )
 
 
-def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[Chunk]:
-    """The chunks of a .safetensors file. Of tied tensors the first by name is written; the metadata
-    name the others.
+def write_safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Iterator[Chunk]:
+    """Yield the chunks of a .safetensors file. Of tied tensors the first by name is written; the
+    metadata name the others.
 
     This is what `safetensors.torch.save_model` does, and what `load_model` expects.
 
@@ -254,7 +260,7 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
     Source: safetensors' format description: no holes, no overlap, a header of JSON padded with
     spaces.
     """
-    tied = ties(tensors)
+    tied = tied_names(tensors)
     once = (tensor for tensor in tensors if tensor.name not in tied)
     ordered = sorted(once, key=lambda tensor: (-ITEMSIZE.get(tensor.dtype, 0), tensor.name))
     entries: dict[str, Any] = {"__metadata__": {**tied, "format": "pt", **metadata}}
@@ -279,10 +285,8 @@ def safetensors(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> Itera
     return itertools.chain([len(text).to_bytes(8, "little") + text], data)
 
 
-def ties(tensors: Sequence[Tensor]) -> dict[str, str]:
-    """Of tensors that were the same memory when they were saved:
-    the first name of all, by each other name.
-    """
+def tied_names(tensors: Sequence[Tensor]) -> dict[str, str]:
+    """Map each tied tensor's name to the first name of the same memory."""
     first: dict[str, str] = {}
     every = (
         (tensor.name, tensor.identity) for tensor in sorted(tensors, key=lambda each: each.name)
@@ -292,14 +296,14 @@ def ties(tensors: Sequence[Tensor]) -> dict[str, str]:
     }
 
 
-def npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
+def write_npz(tensors: Sequence[Tensor]) -> Iterator[bytes]:
     """Yield the chunks of a .npz file, equal for equal tensors.
 
     Raises:
         UsageError: NumPy lacks a tensor's dtype.
     """
     described = {tensor.name: _npy_header(tensor) for tensor in tensors}
-    return zipped(
+    return write_zip(
         (f"{tensor.name}.npy", itertools.chain([described[tensor.name]], tensor.chunks()))
         for tensor in tensors
     )
@@ -322,24 +326,24 @@ def _npy_header(tensor: Tensor) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
-def zipped(files: Iterable[tuple[str, Iterable[Chunk]]]) -> Iterator[bytes]:
+def write_zip(files: Iterable[tuple[str, Iterable[Chunk]]]) -> Iterator[bytes]:
     """Yield the chunks of a zip archive, which is not compressed,
     from the names and chunks of its files.
     """
-    sink = _Sink()
+    sink = _WriteBuffer()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:  # type: ignore[call-overload]
         for name, chunks in files:
             entry = zipfile.ZipInfo(name)  # dated 1980: the same input gives the same file
             with archive.open(entry, "w", force_zip64=True) as member:
                 for chunk in chunks:
                     member.write(chunk)
-                    yield from sink.drained()
-            yield from sink.drained()
-    yield from sink.drained()
+                    yield from sink.take_bytes()
+            yield from sink.take_bytes()
+    yield from sink.take_bytes()
 
 
-class _Sink:
-    """A file that cannot seek; written bytes wait until they are taken."""
+class _WriteBuffer:
+    """A file that cannot seek; written bytes wait until `take_bytes`."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -351,6 +355,6 @@ class _Sink:
     def flush(self) -> None:
         """ZipFile requires this method."""
 
-    def drained(self) -> list[bytes]:
+    def take_bytes(self) -> list[bytes]:
         chunks, self._chunks = self._chunks, []
         return chunks

@@ -14,9 +14,18 @@ import jax
 import numpy as np
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant
-from ..state.codec import ITEMSIZE, UNSOUND, Blank, Block, LeafReader, Node, Share, checked_size
-from .shards import Shards
+from ..pages import Data, DistantBytes
+from ..state.codec import (
+    ITEMSIZE,
+    UNSOUND,
+    Block,
+    LeafReader,
+    Node,
+    PendingLeaf,
+    SharedBlock,
+    require_size,
+)
+from .shards import ShardedItems
 
 # dtypes that JAX computes with, but cannot make from memory
 _DTYPES = ITEMSIZE.keys() - {"int1", "uint1"}
@@ -24,7 +33,7 @@ _SMALL_BYTES = 64 << 10  # copying a smaller array is quicker than describing it
 _WEAK: dict[str, Any] = {"i": 0, "f": 0.0, "c": 0j}  # kinds of dtypes that Python's numbers have
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if isinstance(value, jax.Ref):
         raise UsageError("it is a reference, which changes in place: keep its content, ref[...]")
     if not isinstance(value, jax.Array):
@@ -44,12 +53,12 @@ def node(value: Any) -> Node | None:
     return None
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](*content)
 
 
-def shares(arrays: Sequence[Any]) -> list[Share]:
-    return [Share(_encode(array), {index: None}) for index, array in enumerate(arrays)]
+def group_into_blocks(arrays: Sequence[Any]) -> list[SharedBlock]:
+    return [SharedBlock(_encode(array), {index: None}) for index, array in enumerate(arrays)]
 
 
 def _encode(array: Any) -> Block:
@@ -60,29 +69,29 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     nbytes = array.size * array.dtype.itemsize
     if nbytes > _SMALL_BYTES:
-        return Distant(Shards(array), nbytes)
+        return DistantBytes(ShardedItems(array), nbytes)
     # a copy: a view would prevent the donation of the array
     return memory(np.array(array, order="C"))
 
 
-def blank(stored: LeafReader) -> Blank:
-    host = empty(stored)
-    return Blank(memory(host), lambda: array_of(host, stored))
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
+    host = empty_array(stored)
+    return PendingLeaf(memory(host), lambda: array_of(host, stored))
 
 
-def mapped(_: LeafReader, __: memoryview) -> None:
+def build_mapped(_: LeafReader, __: memoryview) -> None:
     """Build nothing over a file's map: JAX adopts memory only if it is aligned like its own."""
 
 
-def unfit(_: Any) -> str:
+def why_not_in_place(_: Any) -> str:
     return "JAX's arrays cannot be changed in place"
 
 
-def differing(_: Any, __: Any) -> list[str]:
+def list_differences(_: Any, __: Any) -> list[str]:
     return []
 
 
-def refill(_: Any, __: Any) -> bool:
+def refill_generator(_: Any, __: Any) -> bool:
     return False
 
 
@@ -90,7 +99,7 @@ def array_of(host: Any, stored: LeafReader, sharding: Any = None) -> Any:
     """Return the array with the bytes of `host`, laid out by `sharding`; None: on the default
     device, uncommitted.
 
-    It shares no memory with `host`: JAX cannot donate memory that is not its own.
+    It shares no memory with `host`: JAX can donate only memory that it allocated.
     """
     weak = stored.attrs.get("weak_type") is True
     made = jax.device_put(host, None if weak else sharding, may_alias=False)
@@ -110,13 +119,13 @@ def _weakly_typed(array: Any, sharding: Any) -> Any:
     return array if sharding is None else jax.device_put(array, sharding)
 
 
-def empty(stored: LeafReader) -> Any:
+def empty_array(stored: LeafReader) -> Any:
     """Return an array of NumPy's for the leaf, after checking its length against its shape."""
     try:
         if stored.dtype not in _DTYPES:
             raise TypeError(f"{stored.dtype!r} is no dtype")
         dtype = jax.numpy.dtype(stored.dtype)
-        checked_size(stored, dtype.itemsize)
+        require_size(stored, dtype.itemsize)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
     return np.empty(stored.shape, dtype)

@@ -1,4 +1,4 @@
-"""Live trees: capture, differences, restore, as `run/objects.py` asks each framework's objects."""
+"""Captures, compares and restores `Tree`, as `run/objects.py` asks of each framework."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def restore(target: Tree[Any], stored: Any) -> None:
     target.restore(stored)
 
 
-def unused(target: Tree[Any]) -> str:
+def why_unused(target: Tree[Any]) -> str:
     """Return why the loop seems not to use the tree; empty if it does."""
-    return target.unused()
+    return target.why_unused()
 
 
 def overridden_options(_: Tree[Any], __: Any) -> list[str]:

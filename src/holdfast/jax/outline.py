@@ -1,5 +1,5 @@
-"""Outline: which parts of a pytree are state, under which names, and how to rebuild the tree with
-other leaves.
+"""TreeOutline: which parts of a pytree are state, under which names, and how to rebuild the tree
+with other leaves.
 
 JAX's registry walks containers, dataclasses and modules. Objects that change in place (Flax NNX)
 are walked here: their variables and plain attributes are state, and are set again in the objects
@@ -27,8 +27,10 @@ Put = Callable[[], Any]  # sets what it stands for, and returns it
 _HIDDEN = ("_pytree__", "_object__")  # NNX's own attributes of its objects
 
 
-class Outline:
-    """One walk through a value."""
+class TreeOutline:
+    """The state in a value: leaves by name and plain attributes, found in one walk, and how to
+    rebuild the value.
+    """
 
     def __init__(self, value: Any) -> None:
         self.in_place = True  # whether all state lies in objects that change in place
@@ -38,12 +40,12 @@ class Outline:
         self._plain: list[tuple[Any, Any, str]] = []  # path, object and name of a plain attribute
         self._objects: dict[int, Any] = {}
         self._new: list[Any] = []
-        self._put = self._tree((), value, inside=False)
-        names = _named([path for path, _ in self._leaves])
+        self._put = self._walk_tree((), value, inside=False)
+        names = _name_paths([path for path, _ in self._leaves])
         self.leaves: dict[str, Any] = dict(
             zip(names, (leaf for _, leaf in self._leaves), strict=True)
         )
-        places = _named([path for path, _, _ in self._plain])
+        places = _name_paths([path for path, _, _ in self._plain])
         self._attributes = dict(
             zip(places, ((owner, name) for _, owner, name in self._plain), strict=True)
         )
@@ -53,7 +55,7 @@ class Outline:
         """Plain attributes of objects that change in place: numbers, strings, None."""
         return {place: vars(owner)[name] for place, (owner, name) in self._attributes.items()}
 
-    def put(self, leaves: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    def rebuild(self, leaves: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
         """Return the value with other leaves. Objects that change in place stay the same ones."""
         self._new = [leaves[name] for name in self.leaves]
         for place, (owner, name) in self._attributes.items():
@@ -61,17 +63,17 @@ class Outline:
                 object.__setattr__(owner, name, attributes[place])
         return self._put()
 
-    def _tree(self, path: tuple[Any, ...], value: Any, *, inside: bool) -> Put:
+    def _walk_tree(self, path: tuple[Any, ...], value: Any, *, inside: bool) -> Put:
         found: list[Any]
         treedef: Any
         found, treedef = tree_flatten_with_path(value, is_leaf=_changes_in_place)
         self.treedefs.append((keystr(path), treedef))
-        puts = [self._leaf((*path, *at), leaf, inside=inside) for at, leaf in found]
+        puts = [self._walk_leaf((*path, *at), leaf, inside=inside) for at, leaf in found]
         return lambda: treedef.unflatten([put() for put in puts])
 
-    def _leaf(self, path: tuple[Any, ...], leaf: Any, *, inside: bool) -> Put:
+    def _walk_leaf(self, path: tuple[Any, ...], leaf: Any, *, inside: bool) -> Put:
         if _changes_in_place(leaf):
-            return self._object(path, leaf)
+            return self._walk_object(path, leaf)
         if callable(leaf):  # an activation function of Equinox: the script makes it
             return lambda: leaf
         number = len(self._leaves)
@@ -79,27 +81,27 @@ class Outline:
         self.in_place = self.in_place and inside
         return lambda: self._new[number]
 
-    def _object(self, path: tuple[Any, ...], live: Any) -> Put:
+    def _walk_object(self, path: tuple[Any, ...], live: Any) -> Put:
         if id(live) in self._objects:  # shared: its first place counts
             return lambda: live
         self._objects[id(live)] = live
         # an nnx.Rngs returns a stream for any attribute name
         if hasattr(type(live), "set_raw_value"):
-            put = self._tree(path, live.get_raw_value(), inside=True)
-            return lambda: _done(live, live.set_raw_value(put()))
+            put = self._walk_tree(path, live.get_raw_value(), inside=True)
+            return lambda: _identity(live, live.set_raw_value(put()))
         puts = [
-            (name, self._tree((*path, GetAttrKey(name)), member, inside=True))
-            for name, member in self._members(path, live)
+            (name, self._walk_tree((*path, GetAttrKey(name)), member, inside=True))
+            for name, member in self._list_members(path, live)
         ]
 
-        def act() -> Any:
+        def apply() -> Any:
             for name, put in puts:
                 object.__setattr__(live, name, put())
             return live
 
-        return act
+        return apply
 
-    def _members(self, path: tuple[Any, ...], live: Any) -> list[tuple[str, Any]]:
+    def _list_members(self, path: tuple[Any, ...], live: Any) -> list[tuple[str, Any]]:
         """Return the attributes to be walked; note the plain ones."""
         data = getattr(live, "_pytree__nodes", None)
         found = []
@@ -117,18 +119,20 @@ class Outline:
         return found
 
 
-def changes(before: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]) -> list[str]:
+def structure_changes(
+    before: Sequence[tuple[str, Any]], now: Sequence[tuple[str, Any]]
+) -> list[str]:
     """Return where the structure differs in more than the kind of a mapping, one line each."""
     if [path for path, _ in before] != [path for path, _ in now]:
         return ["its objects"]
     return [
         line
         for (path, one), (_, other) in zip(before, now, strict=True)
-        for line in _changed(path, one, other)
+        for line in _node_changes(path, one, other)
     ]
 
 
-def _changed(path: str, one: Any, other: Any) -> list[str]:
+def _node_changes(path: str, one: Any, other: Any) -> list[str]:
     if one == other:
         return []
     (kind, aux), (kind_now, aux_now) = (each.node_data() or (None, None) for each in (one, other))
@@ -145,17 +149,19 @@ def _changed(path: str, one: Any, other: Any) -> list[str]:
         return [f"{path or 'the whole'}: static fields of a {name}"]
     pairs = zip(children, children_now, strict=True)
     return [
-        line for number, pair in enumerate(pairs) for line in _changed(f"{path}[{number}]", *pair)
+        line
+        for number, pair in enumerate(pairs)
+        for line in _node_changes(f"{path}[{number}]", *pair)
     ]
 
 
 def _changes_in_place(value: Any) -> bool:
     nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(value, _kinds(nnx))
+    return nnx is not None and isinstance(value, _nnx_kinds(nnx))
 
 
 @cache
-def _kinds(nnx: ModuleType) -> tuple[type, ...]:
+def _nnx_kinds(nnx: ModuleType) -> tuple[type, ...]:
     """Return the kinds of objects of NNX that change in place.
 
     Raises:
@@ -169,13 +175,13 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def _named(paths: Sequence[Any]) -> list[str]:
-    """Return a name for each path: its steps with dots between;
-    JAX's own spelling if two names were the same.
+def _name_paths(paths: Sequence[Any]) -> list[str]:
+    """Return a name for each path: its steps with dots between; JAX's own spelling if two names
+    were the same.
     """
     short = [keystr(path, simple=True, separator=".") or "value" for path in paths]
     return short if len({*short, "#"}) == len(short) + 1 else [keystr(path) for path in paths]
 
 
-def _done(value: Any, _: Any) -> Any:
+def _identity(value: Any, _: Any) -> Any:
     return value

@@ -1,4 +1,4 @@
-"""Shards: the items of an array where they lie, one piece on each device."""
+"""ShardedItems: the items of an array in the memory of its devices, one piece on each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..store.boxes import Box, common, within
+from ..store.boxes import Box, index_within, intersection
 
 _PLAIN: dict[int, Any] = {
     1: np.dtype("u1"),
@@ -20,8 +20,8 @@ _PLAIN: dict[int, Any] = {
 }
 
 
-class Shards:
-    """The source of a leaf's bytes. Each device's piece is looked at only while items of it are
+class ShardedItems:
+    """The bytes of an array on its devices. A device's piece is accessed only while items of it are
     copied.
 
     A view of an array's memory that lived longer would keep the array from being donated.
@@ -31,7 +31,8 @@ class Shards:
         self.itemsize: int = array.dtype.itemsize
         self._shape: tuple[int, ...] = array.shape
         found = {
-            _box(shard.index, array.shape): _again(shard.data) for shard in array.addressable_shards
+            _box_of_index(shard.index, array.shape): _alias(shard.data)
+            for shard in array.addressable_shards
         }
         self._pieces = list(found.items())  # what several devices hold is copied once
 
@@ -39,22 +40,22 @@ class Shards:
         """Copy whole items from byte `start` on into `target`, in C order."""
         items = np.frombuffer(target, _PLAIN[self.itemsize])
         first, at = start // self.itemsize, 0
-        for run in runs(self._shape, first, first + items.size):
+        for run in contiguous_boxes(self._shape, first, first + items.size):
             room = items[at : at + run.volume].reshape(run.shape)
             at += run.volume
             for box, data in self._pieces:
-                both = common(run, box)
+                both = intersection(run, box)
                 if both is not None:
-                    room[within(run, both)] = _plain(data)[within(box, both)]
+                    room[index_within(run, both)] = _host_view(data)[index_within(box, both)]
 
     def scatter(self, _: int, __: memoryview) -> None:
         """Refuse: restored arrays are always new."""
         raise TypeError("JAX's arrays cannot be changed in place")
 
 
-def runs(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Yield boxes that are, one after another, the items `start` to `stop` of an array in C
-    order; as few as needed.
+def contiguous_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Yield as few boxes as possible that are, one after another, the items `start` to `stop` of an
+    array in C order.
     """
     if start >= stop:
         return
@@ -76,18 +77,18 @@ def runs(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 
 def _in_row(row: int, inner: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    for at, shape in runs(inner, start, stop):
+    for at, shape in contiguous_boxes(inner, start, stop):
         yield Box((row, *at), (1, *shape))
 
 
-def _again(data: Any) -> Any:
-    """Return another array of the same memory: JAX keeps a copy in host memory with the array
-    that was asked for it.
+def _alias(data: Any) -> Any:
+    """Return another array of the same memory: JAX keeps a host copy with the array object that is
+    converted.
     """
     return jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
 
 
-def _plain(data: Any) -> Any:
+def _host_view(data: Any) -> Any:
     """Return a view of one device's piece,
     as items that NumPy copies without a change of their bits.
     """
@@ -95,6 +96,6 @@ def _plain(data: Any) -> Any:
     return host.view(_PLAIN[host.dtype.itemsize])
 
 
-def _box(index: tuple[slice, ...], shape: Sequence[int]) -> Box:
+def _box_of_index(index: tuple[slice, ...], shape: Sequence[int]) -> Box:
     ends = [part.indices(extent)[:2] for part, extent in zip(index, shape, strict=True)]
     return Box(tuple(start for start, _ in ends), tuple(stop - start for start, stop in ends))

@@ -13,9 +13,9 @@ import numpy as np
 
 from ..errors import UsageError
 from ..state import codec
-from ..state.fill import whole
-from . import leaves, places
-from .outline import Outline, changes
+from ..state.fill import read_whole
+from . import leaves, shardings
+from .outline import TreeOutline, structure_changes
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class Tree(Generic[T]):
         if isinstance(value, Tree):
             raise UsageError("Tree(tree): give the value itself")
         self._value = value
-        self._first: _FirstValue | None = None  # set when a run is entered
+        self._first: _InitialValue | None = None  # set when a run is entered
         self._is_read = False  # since the run was entered or has restored the value
         self._restored: Any = None
 
@@ -80,7 +80,7 @@ class Tree(Generic[T]):
         """
         outline, first = self._outline()
         _require_same(first, outline)
-        now, attributes = places.table(outline.leaves), outline.attributes
+        now, attributes = shardings.sharding_table(outline.leaves), outline.attributes
         facts: dict[str, Any] = {}
         if now != _NO_PLACES or first.places != _NO_PLACES:
             facts["places"] = {"first": first.places, "now": now}
@@ -110,7 +110,9 @@ class Tree(Generic[T]):
         ]
         both = [name for name in live if name in stored]
         return lines + [
-            f"{name}: {line}" for name in both if (line := differing(live[name], stored[name]))
+            f"{name}: {line}"
+            for name in both
+            if (line := leaf_difference(live[name], stored[name]))
         ]
 
     def restore(self, stored: Mapping[str, Any]) -> None:
@@ -121,7 +123,7 @@ class Tree(Generic[T]):
         """
         outline, first = self._outline()
         facts = stored[FACTS]
-        found = read(
+        found = read_leaves(
             outline.leaves,
             stored,
             first.places,
@@ -129,15 +131,17 @@ class Tree(Generic[T]):
         )
         if self._value is not self._restored:
             self._is_read = False
-        self._value = self._restored = outline.put(found, facts.get("attributes", {}))
+        self._value = self._restored = outline.rebuild(found, facts.get("attributes", {}))
         first.refer(found)
 
-    def take(self, stored: Mapping[str, Any]) -> None:
+    def set_leaves(self, stored: Mapping[str, Any]) -> None:
         """Take some leaves, read or not; the others stay. For the run."""
         outline, first = self._outline()
         live = {name: outline.leaves[name] for name in stored}
-        found = read(live, stored, first.places, {"first": first.places, "now": first.places})
-        self._value = outline.put({**outline.leaves, **found}, {})
+        found = read_leaves(
+            live, stored, first.places, {"first": first.places, "now": first.places}
+        )
+        self._value = outline.rebuild({**outline.leaves, **found}, {})
         self._is_read = False
         first.refer(self.leaves())
 
@@ -145,9 +149,9 @@ class Tree(Generic[T]):
         """Return the leaves by name. For the run."""
         return self._outline()[0].leaves
 
-    def unused(self) -> str:
+    def why_unused(self) -> str:
         """Return why the loop seems not to use the tree; empty if it does. For the run."""
-        if self._first is None or not self._first.holds(Outline(self._value).leaves):
+        if self._first is None or not self._first.holds(TreeOutline(self._value).leaves):
             return ""
         said = "is still what it was when the run was entered"
         if not (self._is_read or self._first.in_place):
@@ -160,29 +164,29 @@ class Tree(Generic[T]):
             "(tree.value = state). What never changes is no state"
         )
 
-    def _outline(self) -> tuple[Outline, _FirstValue]:
-        outline = Outline(self._value)
+    def _outline(self) -> tuple[TreeOutline, _InitialValue]:
+        outline = TreeOutline(self._value)
         if self._first is None:
-            self._first, self._is_read = _FirstValue(outline), False
+            self._first, self._is_read = _InitialValue(outline), False
         return outline, self._first
 
 
-class _FirstValue:
-    """Facts of a tree from when its run was entered. It keeps no array alive."""
+class _InitialValue:
+    """Facts of a tree when its run was entered. It keeps no array alive."""
 
-    def __init__(self, outline: Outline) -> None:
+    def __init__(self, outline: TreeOutline) -> None:
         self.names, self.treedefs, self.in_place = (
             list(outline.leaves),
             outline.treedefs,
             outline.in_place,
         )
         self.attributes = list(outline.attributes)
-        self.places = places.table(outline.leaves)
+        self.places = shardings.sharding_table(outline.leaves)
         self._references: dict[str, Any] = {}
         self.refer(outline.leaves)
 
     def refer(self, found: Mapping[str, Any]) -> None:
-        """Remember these arrays as the first ones."""
+        """Record these arrays as the first ones, by weak references."""
         self._references = {
             name: weakref.ref(leaf) for name, leaf in found.items() if is_array(leaf)
         }
@@ -200,11 +204,11 @@ def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def differing(live: Any, stored: Any) -> str:
+def leaf_difference(live: Any, stored: Any) -> str:
     """Return why a stored leaf, read or not, cannot replace a live one; empty if it can."""
     if not is_array(live):
         return ""
-    if not (is_array(stored) or codec.is_stored(stored)):
+    if not (is_array(stored) or codec.is_stored_leaf(stored)):
         return f"a {type(stored).__name__} in the checkpoint, an array here" if live.ndim else ""
     if tuple(stored.shape) != tuple(live.shape):
         return f"shape {tuple(stored.shape)} in the checkpoint, {tuple(live.shape)} here"
@@ -216,7 +220,7 @@ def differing(live: Any, stored: Any) -> str:
     return ""
 
 
-def read(
+def read_leaves(
     live: Mapping[str, Any],
     stored: Mapping[str, Any],
     first: Mapping[str, Any],
@@ -225,24 +229,28 @@ def read(
     """Return the stored leaves with the names of `live`, as arrays laid out where they belong."""
     found: dict[str, Any] = {}
     shared: dict[str, Any] = {}  # a leaf that stood in two places becomes one array again
-    for group in _groups({name: stored[name] for name in live}):
+    for group in _split_into_groups({name: stored[name] for name in live}):
         unread = {
             each.key: each
             for each in group.values()
-            if codec.is_stored(each) and each.key not in shared
+            if codec.is_stored_leaf(each) and each.key not in shared
         }
-        of_jax = {key: leaves.empty(each) for key, each in unread.items() if each.kind == "jax"}
-        codec.read_all(
+        of_jax = {
+            key: leaves.empty_array(each) for key, each in unread.items() if each.kind == "jax"
+        }
+        codec.read_into_memory(
             [(unread[key], leaves.memory(host)) for key, host in of_jax.items() if host.nbytes]
         )
         for name, each in group.items():
-            if not codec.is_stored(each):
-                found[name] = _laid_out(
-                    whole(each), live[name], places.wanted(name, live[name], first, then)
+            if not codec.is_stored_leaf(each):
+                found[name] = _place_on_devices(
+                    read_whole(each),
+                    live[name],
+                    shardings.choose_sharding(name, live[name], first, then),
                 )
                 continue
             if each.key not in shared:
-                sharding = places.wanted(name, live[name], first, then)
+                sharding = shardings.choose_sharding(name, live[name], first, then)
                 host = of_jax.pop(each.key, None)
                 shared[each.key] = (
                     codec.decode_leaf(each)
@@ -253,9 +261,9 @@ def read(
     return found
 
 
-def _laid_out(value: Any, live: Any, sharding: Any) -> Any:
-    """Return a typed key, or an array of another library,
-    where it belongs; any other value as it is.
+def _place_on_devices(value: Any, live: Any, sharding: Any) -> Any:
+    """Return a typed key, or an array of another library, with its sharding; any other value
+    unchanged.
     """
     if isinstance(value, jax.Array):
         return value if sharding is None else jax.device_put(value, sharding)
@@ -267,12 +275,12 @@ def _laid_out(value: Any, live: Any, sharding: Any) -> Any:
     return type(live)(value.item()) if type(live) in (bool, int, float) else value
 
 
-def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+def _split_into_groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     """Divide leaves into groups of at most `GROUP_BYTES`, or of one leaf."""
     groups: list[dict[str, Any]] = [{}]
     room = GROUP_BYTES
     for name, each in wanted.items():
-        size = each.size_bytes if codec.is_stored(each) else 0
+        size = each.size_bytes if codec.is_stored_leaf(each) else 0
         if size > room and groups[-1]:
             groups.append({})
             room = GROUP_BYTES
@@ -281,7 +289,7 @@ def _groups(wanted: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     return groups
 
 
-def _require_same(first: _FirstValue, outline: Outline) -> None:
+def _require_same(first: _InitialValue, outline: TreeOutline) -> None:
     """Require the structure that the value had when the run began.
 
     Raises:
@@ -292,7 +300,7 @@ def _require_same(first: _FirstValue, outline: Outline) -> None:
     for before, now in ((first.names, outline.leaves), (first.attributes, outline.attributes)):
         lines += [f"{name} has come" for name in now if name not in before]
         lines += [f"{name} is gone" for name in before if name not in now]
-    lines = lines or changes(first.treedefs, outline.treedefs)
+    lines = lines or structure_changes(first.treedefs, outline.treedefs)
     if lines:
         more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise UsageError(

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple, TypeGuard
 
 from ..run.weights import rename_leaf
 from . import orbax
-from .tree import FACTS, Tree, differing
+from .tree import FACTS, Tree, leaf_difference
 
 
 class TreeMatch(NamedTuple):
-    """Names as the tree has them, except for `unexpected`, which it does not have."""
+    """Which leaves fit a tree, by the tree's names; `unexpected` names those that the tree does not
+    have.
+    """
 
     loaded: list[str]
     missing: list[str]
@@ -26,11 +28,13 @@ def is_model(target: object) -> TypeGuard[Tree[Any]]:
     return isinstance(target, Tree)
 
 
-def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> TreeMatch:
+def match_weights(
+    tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]
+) -> TreeMatch:
     """Return which leaves of `stored` fit the tree after renaming; nothing is changed or read."""
     live, there = tree.leaves(), _renamed(stored, rename)
     both = [name for name in live if name in there]
-    mismatched = [name for name in both if differing(live[name], there[name])]
+    mismatched = [name for name in both if leaf_difference(live[name], there[name])]
     return TreeMatch(
         loaded=[name for name in both if name not in mismatched],
         missing=[name for name in live if name not in there],
@@ -42,14 +46,14 @@ def match(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str])
 def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
     """Read the leaves that fit, sharded like the live ones; the others stay."""
     there = _renamed(stored, rename)
-    tree.take({name: there[name] for name in match(tree, stored, rename).loaded})
+    tree.set_leaves({name: there[name] for name in match_weights(tree, stored, rename).loaded})
 
 
-def foreign(path: Path, name: str) -> dict[str, Any] | None:
-    """Return the leaves of an Orbax checkpoint of a tree at `path`,
-    or of its item `name`; None if there is none.
+def read_orbax(path: Path, name: str) -> dict[str, Any] | None:
+    """Return the leaves of an Orbax checkpoint of a tree at `path`, or of its item `name`; None if
+    there is none.
     """
-    return orbax.leaves(path, name)
+    return orbax.read_orbax(path, name)
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Arrays as batches from any place on, and the batches of a data adapter of Keras."""
+"""Arrays as batches from any position, and the batches of a data adapter of Keras."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from keras.src import tree
 from keras.src.trainers.data_adapters import array_slicing
 
-from ..data.order import Shuffle, key
+from ..data.order import Shuffle, derive_key
 from .feed import BatchSource
 
 
 def batches_of(adapter: Any) -> Iterator[Any]:
-    """The batches of a data adapter of Keras,
-    as the backend takes them; for TensorFlow as arrays of NumPy.
+    """Yield the batches of a data adapter of Keras as the backend takes them; for TensorFlow as
+    arrays of NumPy.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -28,9 +28,9 @@ def batches_of(adapter: Any) -> Iterator[Any]:
     )
 
 
-class Once:
-    """Stands for a dataset inside of an adapter:
-    it is iterated once, over batches that somebody else fetches.
+class SingleIteration:
+    """Takes the place of a dataset in a data adapter: it is iterated once, over batches that are
+    fetched elsewhere.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -41,15 +41,17 @@ class Once:
 
 
 def batches_from(adapter: Any, name: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """The same, of `batches` instead of the data that the adapter has as its attribute `name`."""
+    """Yield the batches of a data adapter, with `batches` in place of the data in its attribute
+    `name`.
+    """
     twin = copy.copy(adapter)
-    setattr(twin, name, Once(batches))
+    setattr(twin, name, SingleIteration(batches))
     return batches_of(twin)
 
 
-class Arrays(BatchSource):
-    """Arrays, in an order of our own where they are shuffled: the same on each backend, and
-    entered anywhere.
+class ArrayBatches(BatchSource):
+    """Batches of arrays. Shuffled arrays have an order of Holdfast's, the same on each backend,
+    that can be entered anywhere.
     """
 
     def __init__(self, adapter: Any, seed: int) -> None:
@@ -64,8 +66,8 @@ class Arrays(BatchSource):
     def facts(self) -> dict[str, Any]:
         return {"length": self.samples, "batch_size": self.size, "shuffle": str(self._shuffle)}
 
-    def order(self, number: int, seen: int) -> Any:
-        """The samples of pass `number` after `seen` batches, in their order."""
+    def sample_order(self, number: int, seen: int) -> Any:
+        """Return the samples of pass `number` after `seen` batches, in their order."""
         first = min(seen * self.size, self.samples)
         if self._shuffle == "batch":
             starts = range(first, self.samples, self.size)
@@ -78,12 +80,12 @@ class Arrays(BatchSource):
 
     def _in_batch(self, number: int, start: int) -> Any:
         size = min(self.size, self.samples - start)
-        return start + Shuffle(size, key("batch", self._seed, start), number).block(0, size)
+        return start + Shuffle(size, derive_key("batch", self._seed, start), number).block(0, size)
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         backend = keras.backend.backend()
         inputs = array_slicing.convert_to_sliceable(self.adapter._inputs, target_backend=backend)  # noqa: SLF001
-        order = self.order(number, seen)
+        order = self.sample_order(number, seen)
 
         def take(chosen: Any, array: Any) -> Any:
             if array is None:  # an input that is left out

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from ..trainers.attributes import PlainAttributes, set_by
+from ..trainers.attributes import PlainAttributes, names_set_by
 
 _THEIRS = ("keras", "tensorflow", "torch", "builtins")
 
@@ -23,9 +23,11 @@ class ModelAttributes:
     def __init__(self, model: Any) -> None:
         eager = keras.backend.backend() == "torch" or model.run_eagerly
         layers = enumerate(model._flatten_layers()) if eager else ()  # noqa: SLF001
-        found = {f"layer{place}": (each, _set_by_the_user(type(each))) for place, each in layers}
+        found = {f"layer{place}": (each, _names_set_by_user(type(each))) for place, each in layers}
         self._all = {
-            name: _OfLayer(each, only=names) for name, (each, names) in found.items() if names
+            name: _LayerAttributes(each, only=names)
+            for name, (each, names) in found.items()
+            if names
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -36,15 +38,15 @@ class ModelAttributes:
             each.restore(stored.get(name, {}))
 
 
-class _OfLayer(PlainAttributes):
-    def _own(self) -> Iterator[tuple[str, Any]]:
-        for name, value in super()._own():
+class _LayerAttributes(PlainAttributes):
+    def _user_attributes(self) -> Iterator[tuple[str, Any]]:
+        for name, value in super()._user_attributes():
             tracked = type(value).__module__.startswith("keras.") and isinstance(
                 value, list | dict | set
             )
             yield name, type(value).__base__(value) if tracked else value  # type: ignore[misc]  # Keras' own kind of it
 
 
-def _set_by_the_user(kind: type) -> set[str]:
+def _names_set_by_user(kind: type) -> set[str]:
     own = (each for each in kind.__mro__ if each.__module__.partition(".")[0] not in _THEIRS)
-    return {name for each in own for name in set_by(each)}
+    return {name for each in own for name in names_set_by(each)}

@@ -1,5 +1,5 @@
-"""A call of fit(), seen from a callback: its data,
-its callbacks, and the checks before a run begins.
+"""FitCall: a call of fit() as its callback sees it: data, callbacks, and the checks before a run
+begins.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import keras
 
 from ..errors import UsageError
-from ..trainers.training import only_one
+from ..trainers.training import require_one
 
 
-class Call(NamedTuple):
+class FitCall(NamedTuple):
+    """A call of fit(): its model, data and callbacks."""
+
     model: Any
     callbacks: Any  # its CallbackList
     iterator: Any  # its EpochIterator
@@ -23,7 +25,7 @@ class Call(NamedTuple):
     validation: Any  # the data, as fit() was given them
 
 
-def the_call(model: Any) -> Call:
+def current_fit_call(model: Any) -> FitCall:
     """Return the call of fit() inside which Keras calls the present callback.
 
     Raises:
@@ -34,7 +36,7 @@ def the_call(model: Any) -> Call:
         found = frame.f_locals if frame.f_code.co_name == "fit" else {}
         if "epoch_iterator" in found and "callbacks" in found:
             epochs = range(found["initial_epoch"], found["epochs"])
-            return Call(
+            return FitCall(
                 model,
                 found["callbacks"],
                 found["epoch_iterator"],
@@ -49,9 +51,9 @@ def the_call(model: Any) -> Call:
     )
 
 
-def begin_the_others(call: Call, ours: Any) -> None:
-    """Begin the callbacks after ours in the list:
-    they must not reset the restored state afterwards.
+def begin_other_callbacks(call: FitCall, ours: Any) -> None:
+    """Begin the callbacks after ours in the list: they must not reset the restored state
+    afterwards.
     """
     listed = call.callbacks.callbacks  # Keras is walking it, and calls on_train_begin of each
     place = listed.index(ours)
@@ -61,14 +63,14 @@ def begin_the_others(call: Call, ours: Any) -> None:
         each.on_train_begin({})
 
 
-def require_alone(call: Call, ours: type) -> None:
+def require_alone(call: FitCall, ours: type) -> None:
     """Require that no other callback or strategy conflicts with ours.
 
     Raises:
         UsageError: another callback, or a strategy, would stand in the way.
     """
     callbacks = call.callbacks.callbacks
-    only_one(callbacks, ours)
+    require_one(callbacks, ours)
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in callbacks):
         raise UsageError(
             "BackupAndRestore would begin interrupted epochs once more, "
@@ -85,9 +87,9 @@ def require_alone(call: Call, ours: type) -> None:
         )
 
 
-def build(call: Call) -> None:
-    """Make the variables that Keras on TensorFlow would make with the first batch,
-    after the restore.
+def build_variables(call: FitCall) -> None:
+    """Create the variables that Keras on TensorFlow would create with the first batch, after the
+    restore.
     """
     model = call.model
     if keras.backend.backend() == "tensorflow":
@@ -104,8 +106,8 @@ def build(call: Call) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
-def begins_anew(data: Any) -> bool:
-    """Whether a new process would draw different batches from this data in a later epoch than
+def depends_on_process(data: Any) -> bool:
+    """Return whether a new process would draw other batches from this data in a later epoch than
     the old process.
     """
     if isinstance(data, keras.utils.PyDataset):
@@ -118,5 +120,5 @@ def begins_anew(data: Any) -> bool:
         shuffled = "Shuffle" in type(data).__name__ and getattr(
             data, "_reshuffle_each_iteration", True
         )
-        return bool(shuffled) or any(map(begins_anew, data._inputs()))  # noqa: SLF001
+        return bool(shuffled) or any(map(depends_on_process, data._inputs()))  # noqa: SLF001
     return hasattr(data, "__next__")

@@ -1,4 +1,4 @@
-"""The callback."""
+"""Holdfast: the callback of Keras."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..run.run import Run
 from ..trainers.known import NAMES
 from ..trainers.names import require
 from ..trainers.training import RunOptions
-from .call import begin_the_others, require_alone, the_call
-from .fitting import Fitting
+from .call import begin_other_callbacks, current_fit_call, require_alone
+from .fitting import FitRun
 
 
 class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -46,10 +46,10 @@ class Holdfast(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no 
         self.run: Run | None = None  # once fit() has begun
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        call = the_call(self.model)
+        call = current_fit_call(self.model)
         require_alone(call, type(self))
-        begin_the_others(call, self)
-        self.run = Fitting(call, self, self._path, self._state, self._options, self._untried).run
+        begin_other_callbacks(call, self)
+        self.run = FitRun(call, self, self._path, self._state, self._options, self._untried).run
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Do nothing. Because this method exists,

@@ -54,8 +54,8 @@ def read_weights(model: Any, path: str | os.PathLike[str], step: int | str | Non
     )
 
 
-def begin_from(model: Any, source: str | os.PathLike[str]) -> None:
-    """Give a model that begins to train the weights of a file of Keras, or of a checkpoint.
+def load_initial_weights(model: Any, source: str | os.PathLike[str]) -> None:
+    """Load the weights of a file of Keras, or of a checkpoint, into a model that begins to train.
 
     Raises:
         UsageError: Keras cannot read the file into the model.

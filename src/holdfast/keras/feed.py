@@ -1,5 +1,5 @@
-"""Batches: the training data of one fit() as a feed,
-in groups of as many batches as one execution takes.
+"""BatchFeed: the training data of one fit() as a feed, in groups of as many batches as one
+execution takes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..data.facts import Feed, FeedPosition, LoaderFacts
 from ..state import rng
 
 
-class Group(NamedTuple):
+class BatchGroup(NamedTuple):
     """The batches of one execution."""
 
     first: int  # the number of its first batch in the epoch
@@ -30,22 +30,24 @@ class BatchSource:
     replays = False  # whether a resume reads the batches again
     unknown: Any = None  # as of a feed
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:
-        """Pass `number` after its first `seen` batches. `place`: what `place()` returned there;
-        None: at the start.
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:
+        """Yield the batches of pass `number` after its first `seen`. `place`: what `place()`
+        returned there; None: at the start.
         """
         raise NotImplementedError
 
     def place(self, seen: int) -> Any:  # noqa: ARG002
-        """The position that `begin` needs besides the numbers."""
+        """Return the part of the position that `begin_pass` needs besides the numbers."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """The facts that decide which samples a position means."""
+        """Return the facts that decide which samples a position means."""
         return {}
 
 
-class Batches(Feed):
+class BatchFeed(Feed):
+    """The feed of the training data of one fit()."""
+
     def __init__(self, source: BatchSource, per_epoch: int | None, group: int) -> None:
         super().__init__(source)
         self.replays, self.unknown = source.replays, source.unknown
@@ -72,7 +74,7 @@ class Batches(Feed):
         }
         return {**super().position(consumed), **mine, "length": self._source.length}
 
-    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Group]:
+    def open(self, epoch: int, position: FeedPosition | None) -> Iterator[BatchGroup]:
         source, self._epoch, self._done = self._source, epoch, 0
         inside = position is not None and position["epoch"] == epoch
         if position is not None:
@@ -83,16 +85,18 @@ class Batches(Feed):
             )
             self._done = position["done"] if inside else 0
             source.length = source.length or position["length"]
-            with rng.scope(0):  # batches that are read again draw their own numbers
-                self._pass = source.begin(self._number, self._seen, position["place"])
+            with rng.seeded_scope(0):  # batches that are read again draw their own numbers
+                self._pass = source.begin_pass(self._number, self._seen, position["place"])
         if not inside and (self._pass is None or self._is_over()):
             self._number = 0 if self._pass is None else self._number + 1
             self._seen, self._ended = 0, False
-            self._pass = source.begin(self._number, 0, None)
+            self._pass = source.begin_pass(self._number, 0, None)
         return self._groups()
 
-    def ran_out(self) -> None:
-        """Note that the last group had no batch: Keras has found the end of the pass by itself."""
+    def note_end_of_pass(self) -> None:
+        """Record that the last group had no batch: Keras has found the end of the pass by
+        itself.
+        """
         self._done, self._seen = self._done - self._group, self._seen - self._group
         self._source.length, self._ended = self._seen, True
 
@@ -102,15 +106,15 @@ class Batches(Feed):
             self._per_epoch is None or self._ended or (length is not None and self._seen >= length)
         )
 
-    def _total(self) -> int | None:
-        """Batches of this epoch, if that is known."""
+    def _batches_per_epoch(self) -> int | None:
+        """Return the number of batches of this epoch, None if unknown."""
         length = self._source.length
         left = [] if length is None else [length - self._seen]
         left += [] if self._per_epoch is None else [self._per_epoch - self._done]
         return self._done + min(left) if left else None
 
-    def _groups(self) -> Iterator[Group]:
-        total = self._total()
+    def _groups(self) -> Iterator[BatchGroup]:
+        total = self._batches_per_epoch()
         while total is None or self._done < total:
             first, size = (
                 self._done,
@@ -124,4 +128,4 @@ class Batches(Feed):
                     return
                 size = len(batches)
             self._done, self._seen = first + size, self._seen + size
-            yield Group(first, batches, last=total is not None and self._done >= total)
+            yield BatchGroup(first, batches, last=total is not None and self._done >= total)

@@ -1,4 +1,4 @@
-"""Fitting: the run around one call of fit(), and the functions that it wraps."""
+"""FitRun: the run around one call of fit(), and the functions of Keras that it wraps."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from typing import Any
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..run.weights import StartFrom
 from ..terminal import warn
-from ..trainers.training import RunOptions, Training, together
+from ..trainers.training import RunOptions, Training, merge_states
 from . import generators
 from .attributes import ModelAttributes
-from .call import Call, begins_anew, build
-from .export import begin_from
-from .feed import Batches, Group
-from .others import Callbacks, Dataset
+from .call import FitCall, build_variables, depends_on_process
+from .export import load_initial_weights
+from .feed import BatchFeed, BatchGroup
+from .others import CallbackStates, DatasetState
 from .sources import source_of
-from .state import Metrics, Variables, kept_with, optimizers, trackable
+from .state import Metrics, Variables, as_trackable, optimizers, variables_of
 
 
-class Fitting:
-    """Replaces functions that Keras calls, so that safe points come after all other callbacks."""
+class FitRun:
+    """Runs one call of fit(): replaces functions that Keras calls, so that safe points come after
+    all other callbacks.
+    """
 
     def __init__(
         self,
-        call: Call,
+        call: FitCall,
         ours: Any,
         path: str | os.PathLike[str],
         state: Mapping[str, Any] | None,
         options: RunOptions,
-        untried: Unproven | None,
+        untried: UnprovenCode | None,
     ) -> None:
-        build(call)
+        build_variables(call)
         self._call, model = call, call.model
         self._metrics = Metrics(model)
         self._memory: dict[str, Any] = {"logs": {}}
@@ -51,11 +53,11 @@ class Fitting:
             "attributes": ModelAttributes(model),
         }
         others = [each for each in call.callbacks.callbacks if each is not ours]
-        self._others = Callbacks(others, lambda: kept_with(model))
+        self._others = CallbackStates(others, lambda: variables_of(model))
         self._own["callbacks"] = self._others
         adapter = call.iterator.data_adapter
         self._dataset = (
-            Dataset(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
+            DatasetState(adapter.py_dataset) if isinstance(adapter, PyDatasetAdapter) else None
         )
         if self._dataset is not None:
             self._own["dataset"] = self._dataset
@@ -65,21 +67,23 @@ class Fitting:
             raise UsageError(
                 "holdfast.keras takes a path in start_from: a file of Keras, a run or a checkpoint"
             )
-        given = {name: trackable(each) for name, each in (state or {}).items()}
-        tracked = together({**self._own, "fit": self._memory}, given)
+        given = {name: as_trackable(each) for name, each in (state or {}).items()}
+        tracked = merge_states({**self._own, "fit": self._memory}, given)
         with ExitStack() as kept:
-            kept.enter_context(generators.kept(tensorflow=keras.backend.backend() == "tensorflow"))
+            kept.enter_context(
+                generators.with_generators(tensorflow=keras.backend.backend() == "tensorflow")
+            )
             self._training = Training(path, tracked, options, epochs=call.epochs, untried=untried)
             self._kept = kept.pop_all()  # until the run is left
         self._loop, self.run = self._training.loop, self._training.run
-        with self._watched():
+        with self._watch_updates():
             self._training.require_more()
             if start_from is not None and self._loop.step == 0:
-                begin_from(model, start_from)
+                load_initial_weights(model, start_from)
             if (
                 self._loop.epoch > call.epochs.start
                 and self._loop.goes_on
-                and begins_anew(call.validation)
+                and depends_on_process(call.validation)
             ):
                 warn(
                     "the validation data are not in arrays and change "
@@ -88,9 +92,9 @@ class Fitting:
                     "differ from those of an undisturbed fit()"
                 )
             self._others.begin(self._training, goes_on=self._loop.goes_on)
-            self._begin()
+            self._start_run()
 
-    def _begin(self) -> None:
+    def _start_run(self) -> None:
         call = self._call
         inside = self._loop.in_epoch
         # a copy: some of it may be the very lists and memory that a callback is about to change
@@ -103,26 +107,26 @@ class Fitting:
         if self._dataset is not None:
             call.iterator.data_adapter.enqueuer = None  # our own adapter of the rest has one
         source = source_of(call.iterator, self._loop.seed)
-        self._batches = Batches(source, call.iterator.steps_per_epoch, self._size)
-        self._hand: Callable[[Group], Any] = _as_they_are if source.by_keras else _one_by_one
+        self._batches = BatchFeed(source, call.iterator.steps_per_epoch, self._size)
+        self._hand: Callable[[BatchGroup], Any] = _whole_group if source.by_keras else _first_batch
         if keras.backend.backend() == "tensorflow" and not source.by_keras:
-            from .tfdata import Handed
+            from .tfdata import TensorFlowHandover
 
-            self._hand = Handed(call.iterator).hand
+            self._hand = TensorFlowHandover(call.iterator).iterate_group
         # groups of this epoch: begun; ended; ended without a safe point
         self._taken = self._done = self._undone = 0
-        self._group: Group | None = None
+        self._group: BatchGroup | None = None
         self._idle = False  # whether the step in progress does nothing
-        self._put_in_place()
+        self._replace_functions()
 
-    def _put_in_place(self) -> None:
+    def _replace_functions(self) -> None:
         call, put = self._call, self._training.replace
         model, callbacks, iterator = call.model, call.callbacks, call.iterator
         put(model, "_initial_epoch", self._loop.epoch if self._loop.goes_on else call.epochs.stop)
         put(model, "evaluate", self._guarded(model.evaluate))
         if keras.backend.backend() == "torch":  # elsewhere catch_stop_iteration is around it
             put(model, "train_function", self._guarded(model.train_function))
-        put(iterator, "catch_stop_iteration", self._around(iterator.catch_stop_iteration))
+        put(iterator, "catch_stop_iteration", self._run_inside(iterator.catch_stop_iteration))
         put(iterator, "_enumerate_iterator", self._enumerate)
         for name, ours in (
             ("on_epoch_begin", self._epoch_begins),
@@ -137,7 +141,7 @@ class Fitting:
     # --------------------
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watch_updates(self) -> Iterator[None]:
         try:
             yield
         except (
@@ -145,29 +149,29 @@ class Fitting:
         ):  # Keras leaves our iteration when TensorFlow has found the end of the data
             raise
         except BaseException as error:
-            self._leave(error)
+            self._end_run(error)
             raise
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def guarded(*arguments: Any, **named: Any) -> Any:
-            with self._watched():
+            with self._watch_updates():
                 return function(*arguments, **named)
 
         return guarded
 
-    def _around(self, theirs: Callable[[], Any]) -> Callable[[], Any]:
+    def _run_inside(self, theirs: Callable[[], Any]) -> Callable[[], Any]:
         @contextmanager
         def watched() -> Iterator[None]:
-            with self._watched(), theirs():
+            with self._watch_updates(), theirs():
                 yield
 
         return watched
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _end_run(self, error: BaseException | None = None) -> None:
         with self._kept:
             self._others.leave()
-            self._training.leave(error)
+            self._training.end_run(error)
 
     # What Keras calls, in its order; `theirs` calls everybody else's callbacks
     # -------------------------------------
@@ -187,27 +191,27 @@ class Fitting:
             self._own[name].load_state_dict(saved)
 
     def _enumerate(self) -> Iterator[tuple[int, int, Any]]:
-        with self._watched():
+        with self._watch_updates():
             adapter, inside = self._call.iterator.data_adapter, bool(self._saved)
             adapter.on_epoch_begin()
-            self._look()
+            self._note_dataset()
             self._restore_again()
             self._saved = {}
             for group in self._loop.batches(self._batches):
                 self._taken, self._group = self._taken + 1, group
                 yield group.first, group.first + self._size - 1, self._hand(group)
             if inside and not self._taken:
-                yield from self._nothing()
+                yield from self._empty_step()
             adapter.on_epoch_end()
-            self._look()
+            self._note_dataset()
 
-    def _look(self) -> None:
+    def _note_dataset(self) -> None:
         if self._dataset is not None:
-            self._dataset.look()
+            self._dataset.note_attributes()
 
-    def _nothing(self) -> Iterator[tuple[int, int, Any]]:
-        """Make a step that does nothing: all batches were done before,
-        and Keras needs the logs of a step.
+    def _empty_step(self) -> Iterator[tuple[int, int, Any]]:
+        """Make a step that does nothing: all batches were done before, and Keras needs the logs of
+        a step.
         """
         model, logs = self._call.model, dict(self._memory["logs"])
         kept, jax = model.train_function, keras.backend.backend() == "jax"
@@ -225,7 +229,7 @@ class Fitting:
             return
         theirs(batch, logs)
         self._done += 1
-        self._memory["logs"] = numbers(logs)
+        self._memory["logs"] = single_numbers(logs)
         if self._group.last or self._call.model.stop_training:
             self._undone = 1  # the validation comes first
         else:
@@ -234,26 +238,26 @@ class Fitting:
 
     def _epoch_ends(self, theirs: Callable[..., None], epoch: int, logs: Any = None) -> None:
         if self._taken > self._done:
-            self._batches.ran_out()
+            self._batches.note_end_of_pass()
         theirs(epoch, logs)
         self._metrics.inside, self._memory["logs"] = False, {}
-        self.run.log(**numbers(logs))
+        self.run.log(**single_numbers(logs))
         self._loop.end_epoch(self._undone, last=self._call.model.stop_training)
 
     def _fit_ends(self, theirs: Callable[..., None], logs: Any = None) -> None:
         theirs(logs)
-        self._leave()
+        self._end_run()
 
 
-def _as_they_are(group: Group) -> Any:
+def _whole_group(group: BatchGroup) -> Any:
     return group.batches
 
 
-def _one_by_one(group: Group) -> Any:
+def _first_batch(group: BatchGroup) -> Any:
     return iter(group.batches)
 
 
-def numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
+def single_numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     """Return those of Keras' logs that are single numbers."""
     found = {}
     for name, value in (logs or {}).items():

@@ -11,31 +11,33 @@ from keras.src.random import seed_generator
 
 from ..state import rng
 from ..state.values import python_state, random_state
-from .state import array
+from .state import as_array
 
 # the attribute that holds Keras' generator; Keras has had a name for it since 3.13
 _GLOBAL = "global_seed_generator"
 
 
-def kept(*, tensorflow: bool) -> AbstractContextManager[None]:
-    """Within this block runs save Keras' generator, and with `tensorflow` those of TensorFlow."""
+def with_generators(*, tensorflow: bool) -> AbstractContextManager[None]:
+    """Let runs save Keras' generator within this block, and with `tensorflow` those of
+    TensorFlow.
+    """
     sources = {"keras": rng.GeneratorSource(_capture, _restore, _seed)}
     if tensorflow:
         sources["tensorflow"] = rng.GeneratorSource(
             _capture_tensorflow, _restore_tensorflow, _seed_tensorflow
         )
-    return rng.extended(sources)
+    return rng.with_sources(sources)
 
 
 def global_seed() -> int | None:
-    """The last seed given to keras.utils.set_random_seed."""
+    """Return the last seed given to keras.utils.set_random_seed."""
     seed = global_state.get_global_attribute("global_random_seed")
     return None if seed is None else int(seed)
 
 
 def _capture() -> Any:
     found = global_state.get_global_attribute(_GLOBAL)
-    return None if found is None else array(found.state)
+    return None if found is None else as_array(found.state)
 
 
 def _restore(state: Any) -> list[str]:

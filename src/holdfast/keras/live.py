@@ -1,5 +1,5 @@
-"""Live optimizers: capture, differences, restore,
-as `run/objects.py` asks each framework's objects.
+"""Captures, compares and restores optimizers of Keras, as `run/objects.py` asks of each
+framework.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from ..errors import UsageError
-from ..state.fill import whole
+from ..state.fill import read_whole
 from .state import Optimizer
 
 
@@ -26,7 +26,7 @@ def differences(_: Optimizer, __: Any) -> list[str]:
 
 
 def restore(target: Optimizer, stored: Any) -> None:
-    target.load_state_dict(whole(stored))
+    target.load_state_dict(read_whole(stored))
 
 
 def overridden_options(target: Optimizer, stored: Any) -> list[str]:
@@ -51,7 +51,7 @@ def override(target: Optimizer, changes: Mapping[str, Any], _: Iterable[object])
             f"holds the learning_rate, and not {min(unknown)}: "
             "change that in the script"
         )
-    return [target.set_rate(float(new)) for new in changes.values()]
+    return [target.set_learning_rate(float(new)) for new in changes.values()]
 
 
 def class_name(target: Optimizer) -> str:

@@ -1,5 +1,5 @@
-"""The state of the other callbacks of a fit():
-their attributes that change while it runs, and their files.
+"""The state of the other callbacks of a fit(): their attributes that change while it runs, and
+their files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from keras.src.utils import file_utils
 from ..errors import Mismatch, UsageError
 from ..run.settings import run_dir
 from ..run.tracked import digest_state
-from ..state.fill import filled
+from ..state.fill import restore_value
 from ..terminal import warn
-from ..trainers.training import Training, remembered
+from ..trainers.training import Training, newest_recorded
 from .board import DIRECTORIES, BoardFiles
-from .state import trackable
+from .state import as_trackable
 
 _EVENT = "boards"  # in the journal: where TensorBoard's callbacks write
 _KERAS = "keras:"  # prefix of attributes that are saved by their variables
@@ -37,7 +37,7 @@ _NOT_STATE = frozenset(
 
 
 class ChangedAttributes:
-    """The attributes of an object that have changed since the first look.
+    """The attributes of an object that have changed since this record was made.
 
     Attributes that cannot be saved are left out. An argument that never changes, such as a
     patience, keeps the script's value. Objects of Keras are saved by their variables, but for those
@@ -54,23 +54,23 @@ class ChangedAttributes:
         self._restored: set[str] = set()
         self.unsaved: list[str] = []  # names that could not be saved at the last look
         self.first: dict[str, dict[str, str]] = {
-            name: printed for name, (_, printed) in self._now().items()
+            name: printed for name, (_, printed) in self._current_values().items()
         }
 
-    def _now(self) -> dict[str, tuple[Any, Any]]:
+    def _current_values(self) -> dict[str, tuple[Any, Any]]:
         """Return the value of each attribute that can be saved,
         and a text that differs for other values.
         """
         found: dict[str, tuple[Any, Any]] = {}
         self.unsaved = []
         for name, value in vars(self.target).items():
-            held = trackable(value)
+            held = as_trackable(value)
             of_keras = held is not value
-            if name in self._apart or (of_keras and held.are_in(self._kept())):
+            if name in self._apart or (of_keras and held.is_subset_of(self._kept())):
                 continue
             state = held.state_dict() if of_keras else value
             # the paths have numbers of the process
-            printed = _printed([*state.values()] if of_keras else state)
+            printed = _text_of([*state.values()] if of_keras else state)
             if printed is not None:
                 found[_KERAS + name if of_keras else name] = state, printed
             elif not callable(value):
@@ -80,7 +80,7 @@ class ChangedAttributes:
     def changed(self) -> dict[str, Any]:
         return {
             name: value
-            for name, (value, printed) in self._now().items()
+            for name, (value, printed) in self._current_values().items()
             if name in self._restored or printed != self.first.get(name)
         }
 
@@ -90,11 +90,13 @@ class ChangedAttributes:
             # in place: the script may have given the callback a list of its own
             if not name.startswith(_KERAS):
                 setattr(
-                    self.target, name, filled(vars(self.target).get(name), copy.deepcopy(value))
+                    self.target,
+                    name,
+                    restore_value(vars(self.target).get(name), copy.deepcopy(value)),
                 )
                 continue
             here = getattr(self.target, name.removeprefix(_KERAS), None)
-            held = trackable(here)
+            held = as_trackable(here)
             if held is here:
                 where = f"{type(self.target).__name__}.{name.removeprefix(_KERAS)}"
                 raise Mismatch(
@@ -103,7 +105,7 @@ class ChangedAttributes:
             held.load_state_dict(value)
 
 
-def _printed(value: Any) -> Any:
+def _text_of(value: Any) -> Any:
     """Return a text that differs for other values; None if the value cannot be saved."""
     try:
         return digest_state({"": value}).of
@@ -111,9 +113,9 @@ def _printed(value: Any) -> Any:
         return None
 
 
-class Dataset:
-    """A PyDataset: its attributes that change from epoch to epoch, such as an order that it
-    shuffles.
+class DatasetState:
+    """The state of a PyDataset: its attributes that change from epoch to epoch, such as an order
+    that it shuffles.
 
     The others are compared: they decide which samples a position means.
     """
@@ -132,7 +134,7 @@ class Dataset:
                 "draws or counts is not kept; workers=1 without use_multiprocessing keeps it"
             )
 
-    def look(self) -> None:
+    def note_attributes(self) -> None:
         """Read its attributes again: it may change as an epoch begins or ends."""
         self._changed = {} if self._own else copy.deepcopy(self._attributes.changed())
 
@@ -140,7 +142,7 @@ class Dataset:
         if self._own:
             return self._dataset.state_dict()
         if not self._ahead:
-            self.look()  # its __getitem__ may have changed it since
+            self.note_attributes()  # its __getitem__ may have changed it since
         same = {
             name: looks
             for name, looks in self._attributes.first.items()
@@ -166,50 +168,54 @@ class Dataset:
                 f"Seed before {kind} is made, or give it state_dict() and load_state_dict()"
             )
         self._attributes.restore(copy.deepcopy(stored["changed"]))
-        self.look()
+        self.note_attributes()
 
 
-class Callbacks:
-    """The state of the other callbacks, by their classes and their order."""
+class CallbackStates:
+    """The states of the other callbacks, by their classes and their order."""
 
     def __init__(self, callbacks: Iterable[Any], kept: Callable[[], Iterable[Any]]) -> None:
-        seen, self._all = Counter[str](), dict[str, Callback]()
+        seen, self._all = Counter[str](), dict[str, CallbackState]()
         for each in callbacks:
             if isinstance(each, ProgbarLogger):
                 continue
             kind = type(each).__name__
             seen[kind] += 1
-            ours = next((ours for theirs, ours in _KINDS if isinstance(each, theirs)), Callback)
+            ours = next(
+                (ours for theirs, ours in _KINDS if isinstance(each, theirs)), CallbackState
+            )
             self._all[kind if seen[kind] == 1 else f"{kind}#{seen[kind]}"] = ours(each, kept)
 
     def begin(self, training: Training, *, goes_on: bool) -> None:
-        """Once the run has begun: let the files of CSVLogger and TensorBoard go on.
-        `goes_on`: epochs are left.
+        """Let the files of CSVLogger and TensorBoard continue, once the run has begun. `goes_on`:
+        epochs are left.
         """
         for each in self._all.values():
-            if isinstance(each, CSV) and goes_on:
+            if isinstance(each, CsvLoggerState) and goes_on:
                 each.begin()
         boards = {
-            name: each.board for name, each in self._all.items() if isinstance(each, TensorBoard)
+            name: each.board
+            for name, each in self._all.items()
+            if isinstance(each, TensorBoardState)
         }
-        for name in [name for name, board in boards.items() if board.remote]:
+        for name in [name for name, board in boards.items() if board.is_remote]:
             warn(
                 f"{name} does not write into files: "
                 "points after the last checkpoint come a second time"
             )
             del boards[name]
-        found = remembered(run_dir(training.run.path), _EVENT) if boards else None
+        found = newest_recorded(run_dir(training.run.path), _EVENT) if boards else None
         known = {} if found is None else found.get("are", {})
-        are = {name: board.choose(known.get(name)) for name, board in boards.items()}
+        are = {name: board.reuse_directory(known.get(name)) for name, board in boards.items()}
         if are != known:
             training.loop.record(_EVENT, are=are)
         for board in boards.values():
-            board.begin()
+            board.cut_and_begin()
 
     def leave(self) -> None:
         for each in self._all.values():
-            if isinstance(each, TensorBoard):
-                each.board.leave()
+            if isinstance(each, TensorBoardState):
+                each.board.close_writers()
 
     def state_dict(self) -> dict[str, Any]:
         return {name: each.state_dict() for name, each in self._all.items()}
@@ -226,7 +232,9 @@ class Callbacks:
                 each.load_state_dict(stored[name])
 
 
-class Callback:
+class CallbackState:
+    """The state of one other callback: its attributes that change."""
+
     apart: frozenset[str] = frozenset()  # attributes that are no state
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
@@ -265,10 +273,8 @@ class Callback:
             self._attributes.restore(stored)
 
 
-class CSV(Callback):
-    """CSVLogger, whose file goes on where the checkpoint has it:
-    without rows of epochs that come again.
-    """
+class CsvLoggerState(CallbackState):
+    """The state of a CSVLogger, whose file is cut back to the rows of the checkpoint."""
 
     def __init__(self, callback: Any, kept: Callable[[], Iterable[Any]]) -> None:
         super().__init__(callback, kept)
@@ -299,8 +305,8 @@ class CSV(Callback):
         self._text = text
 
     def begin(self) -> None:
-        """Remove the rows of epochs that come again.
-        Behind those of a finished fit() others may have written.
+        """Remove the rows of epochs that are repeated. After a finished fit() others may have
+        written rows, which stay.
         """
         if self._text is not None and self._written() != self._text:
             self._write(self._text)
@@ -323,8 +329,10 @@ class CSV(Callback):
         logger.append_header, logger.writer = not text, None
 
 
-class TensorBoard(Callback):
-    """TensorBoard, whose files go on where the checkpoint has them."""
+class TensorBoardState(CallbackState):
+    """The state of a TensorBoard callback, whose event files continue where the checkpoint has
+    them.
+    """
 
     apart = DIRECTORIES
 
@@ -342,7 +350,7 @@ class TensorBoard(Callback):
         self.board.restore(stored["events"])
 
 
-_KINDS: tuple[tuple[type, type[Callback]], ...] = (
-    (keras.callbacks.CSVLogger, CSV),
-    (keras.callbacks.TensorBoard, TensorBoard),
+_KINDS: tuple[tuple[type, type[CallbackState]], ...] = (
+    (keras.callbacks.CSVLogger, CsvLoggerState),
+    (keras.callbacks.TensorBoard, TensorBoardState),
 )

@@ -1,5 +1,5 @@
-"""Sources: PyDataset, DataLoader,
-generators and all other data of a fit(), as batches from any place on.
+"""Batches of a PyDataset, a DataLoader, a generator and all other data of a fit(), from any
+position.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from keras.src.trainers.data_adapters.torch_data_loader_adapter import TorchData
 from ..data.feed import feed_for
 from ..data.order import Shuffle
 from ..data.replay import ReplayFeed
-from .arrays import Arrays, batches_from, batches_of
+from .arrays import ArrayBatches, batches_from, batches_of
 from .feed import BatchSource
 
 
 class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras has no types
-    """What remains of a PyDataset's batches, in an order of ours."""
+    """The remaining batches of a PyDataset, in an order of Holdfast's."""
 
     def __init__(self, dataset: Any, order: list[int] | None, start: int) -> None:
         super().__init__(
@@ -40,8 +40,8 @@ class RemainingBatches(keras.utils.PyDataset):  # type: ignore[misc]  # keras ha
         return self._dataset[place if self._order is None else self._order[place]]
 
 
-class Indexed(BatchSource):
-    """A PyDataset: a batch is read by its number."""
+class IndexedBatches(BatchSource):
+    """Batches of a PyDataset, each read by its number."""
 
     def __init__(self, adapter: Any, seed: int) -> None:
         self._adapter, self._seed, self._shuffle = adapter, seed, bool(adapter.shuffle)
@@ -50,7 +50,7 @@ class Indexed(BatchSource):
     def facts(self) -> dict[str, Any]:
         return {"length": self.length, "shuffle": self._shuffle}
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         count, order = self.length, None
         if count is not None:
             order = Shuffle(count, self._seed, number)[:] if self._shuffle else list(range(count))
@@ -60,9 +60,9 @@ class Indexed(BatchSource):
         return batches_of(PyDatasetAdapter(rest, class_weight=self._adapter.class_weight))
 
 
-class Fed(BatchSource):
-    """A source that the core knows how to walk:
-    torch's DataLoader; any other iterable is read again.
+class FedBatches(BatchSource):
+    """Batches of a loader for which Holdfast has a feed: torch's DataLoader; any other iterable is
+    read again.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Fed(BatchSource):
             for name, fact in self._feed.describe().items()
         }
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         return self._adapt(self._feed.open(number, place))
 
     def place(self, seen: int) -> Any:
@@ -85,35 +85,37 @@ class Fed(BatchSource):
 
 
 def source_of(iterator: Any, seed: int) -> BatchSource:
-    """The source for an epoch iterator of Keras."""
+    """Return the source of batches for an epoch iterator of Keras."""
     adapter = iterator.data_adapter
     if isinstance(adapter, ArrayDataAdapter):
         if keras.backend.backend() != "tensorflow":
-            return Arrays(adapter, seed)
+            return ArrayBatches(adapter, seed)
         from .tfdata import ArraysOfTensorFlow
 
         return ArraysOfTensorFlow(adapter, seed)
     if isinstance(adapter, TFDatasetAdapter):
-        from .tfdata import Pipeline
+        from .tfdata import PipelineBatches
 
-        return Pipeline(iterator)
+        return PipelineBatches(iterator)
     if isinstance(adapter, PyDatasetAdapter):
-        return Indexed(adapter, seed)
+        return IndexedBatches(adapter, seed)
     if isinstance(adapter, TorchDataLoaderAdapter):
         loader = adapter._dataloader  # noqa: SLF001
         feed = feed_for(loader, seed, "train")
-        return Fed(
+        return FedBatches(
             feed, adapter.num_batches, lambda batches: batches_from(adapter, "_dataloader", batches)
         )
     # a generator is walked once; a dataset that Keras knows and we do not, anew for each pass
-    return Fed(
-        ReplayFeed(batches_of(adapter) if adapter.num_batches is None else _Anew(adapter)),
+    return FedBatches(
+        ReplayFeed(
+            batches_of(adapter) if adapter.num_batches is None else _FreshIterations(adapter)
+        ),
         adapter.num_batches,
         iter,
     )
 
 
-class _Anew:
+class _FreshIterations:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 

@@ -20,34 +20,34 @@ _NUMBER = re.compile(r"_\d+")
 
 
 class Variables:
-    """Some variables of a model, in their order."""
+    """Some variables of a model, in their order, as state of a run."""
 
     def __init__(self, what: str, find: Callable[[], Sequence[Any]], model: Any = None) -> None:
         self._what, self._find, self._model = what, find, model
 
-    def are_in(self, others: Iterable[Any]) -> bool:
+    def is_subset_of(self, others: Iterable[Any]) -> bool:
         return {id(each) for each in self._find()} <= {id(each) for each in others}
 
-    def are_trained(self) -> list[bool]:
-        """Whether each variable is a parameter that training changes,
-        in the order of `state_dict`.
+    def trainable_flags(self) -> list[bool]:
+        """Return for each variable whether it is a parameter that training changes, in the order of
+        `state_dict`.
         """
         return [bool(each.trainable) for each in self._find()]
 
     def state_dict(self) -> dict[str, Any]:
         if self._model is not None:
-            synchronise(self._model)
-        return arrays(self._find())
+            write_back_jax_state(self._model)
+        return variable_arrays(self._find())
 
     def load_state_dict(self, stored: Mapping[str, Any]) -> None:
         if self._model is not None:
-            synchronise(self._model)
+            write_back_jax_state(self._model)
         assign(self._find(), stored, self._what)
 
 
 class Metrics(Variables):
-    """A model's metrics. Keras resets them before each epoch,
-    so that they are part of the state inside one only.
+    """A model's metrics. Keras resets them before each epoch, so they are part of the state only
+    inside an epoch.
     """
 
     def __init__(self, model: Any) -> None:
@@ -64,26 +64,28 @@ class Metrics(Variables):
 
 
 class Optimizer:
-    """An optimizer. Keras builds it for the variables that it steps;
-    the checkpoint records which.
+    """An optimizer as state of a run. Keras builds it for the variables that it steps; the
+    checkpoint records which.
     """
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
-        self.base_rate = rate(optimizer)  # that of the script; callbacks may change the present one
+        self.base_rate = learning_rate(
+            optimizer
+        )  # that of the script; callbacks may change the present one
 
     def _steps(self) -> list[int]:
-        """Which of the model's variables it steps."""
+        """Return the indexes of the model's variables that the optimizer steps."""
         places = {id(each): place for place, each in enumerate(self._model.variables)}
         return [places.get(id(each), -1) for each in self._optimizer._trainable_variables]  # noqa: SLF001
 
     def state_dict(self) -> dict[str, Any]:
-        synchronise(self._model)
+        write_back_jax_state(self._model)
         optimizer = self._optimizer
         steps = self._steps() if optimizer.built else None
         return {
             "steps": steps,
-            "variables": arrays(optimizer.variables),
+            "variables": variable_arrays(optimizer.variables),
             "base_rate": self.base_rate,
         }
 
@@ -101,35 +103,36 @@ class Optimizer:
         assign(optimizer.variables, stored["variables"], "the optimizer")
         self.base_rate = stored.get("base_rate", self.base_rate)
 
-    def set_rate(self, new: float) -> str:
+    def set_learning_rate(self, new: float) -> str:
         """Set the learning rate; callbacks may change it from there. Return a line of the form old
         -> new.
 
         Raises:
             UsageError: a schedule gives the rate.
         """
-        old = rate(self._optimizer)
+        old = learning_rate(self._optimizer)
         if old is None:
             raise UsageError(
                 "overrides: a schedule gives the learning rate "
                 "of this optimizer; change it in the script"
             )
         self._optimizer.learning_rate = new
-        self.base_rate = rate(self._optimizer)
+        self.base_rate = learning_rate(self._optimizer)
         return f"learning_rate {old:g} -> {new:g}"
 
 
-def rate(optimizer: Any) -> float | None:
+def learning_rate(optimizer: Any) -> float | None:
     """Return the learning rate that is a variable of `optimizer`;
     None where a schedule gives it.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     value = inner._learning_rate  # noqa: SLF001  the property computes a schedule's
-    return float(array(value)) if isinstance(value, Variable) else None
+    return float(as_array(value)) if isinstance(value, Variable) else None
 
 
 def optimizers(model: Any) -> dict[str, Optimizer]:
-    """The optimizer of `model`, and those that a train_step of its own uses, by their attributes.
+    """Return the optimizer of `model`, and those that a train_step of its own uses, by their
+    attributes.
 
     They may stand in lists and dicts, and in the layers of `model`.
     """
@@ -137,12 +140,12 @@ def optimizers(model: Any) -> dict[str, Optimizer]:
 
 
 def _optimizers(model: Any) -> dict[str, Any]:
-    found = dict(_inside("optimizer", model.optimizer))
+    found = dict(_find_optimizers("optimizer", model.optimizer))
     for place, layer in enumerate(model._flatten_layers()):  # noqa: SLF001
         for name, value in vars(layer).items():
             if name.startswith("_self_"):
                 continue  # TensorFlow's lists of the same objects
-            for path, each in _inside(
+            for path, each in _find_optimizers(
                 name.lstrip("_") if layer is model else f"layer{place}.{name}", value
             ):
                 if all(each is not other for other in found.values()):
@@ -150,22 +153,22 @@ def _optimizers(model: Any) -> dict[str, Any]:
     return found
 
 
-def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The optimizers that `value` is or holds."""
+def _find_optimizers(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the optimizers that `value` is or holds."""
     if isinstance(value, keras.optimizers.Optimizer):
         yield name, value
     elif isinstance(value, dict | list | tuple):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _inside(f"{name}.{key}", each)
+            yield from _find_optimizers(f"{name}.{key}", each)
 
 
-def kept_with(model: Any) -> list[Any]:
-    """The variables that are saved with `model`, so that nobody else needs to save them."""
+def variables_of(model: Any) -> list[Any]:
+    """Return the variables that are saved with `model`, so that no other object saves them."""
     more = [each for optimizer in _optimizers(model).values() for each in optimizer.variables]
     return [*model.variables, *model.metrics_variables, *more]
 
 
-def trackable(value: Any) -> Any:
+def as_trackable(value: Any) -> Any:
     """Return an object that a run can track for a value in the user's `state`:
     Keras objects by their variables.
     """
@@ -182,7 +185,7 @@ def trackable(value: Any) -> Any:
     return value
 
 
-def synchronise(model: Any) -> None:
+def write_back_jax_state(model: Any) -> None:
     """Write the state of JAX's steps back into the model's variables,
     which are not updated during an epoch.
     """
@@ -190,16 +193,18 @@ def synchronise(model: Any) -> None:
         model.jax_state_sync()
 
 
-def arrays(variables: Sequence[Any]) -> dict[str, Any]:
-    """The values of variables by their paths; of equal paths, all but the first have a number."""
-    return dict(zip(paths(variables), map(array, variables), strict=True))
+def variable_arrays(variables: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of variables by their paths; of equal paths, all but the first have a
+    number.
+    """
+    return dict(zip(unique_paths(variables), map(as_array, variables), strict=True))
 
 
-def array(variable: Any) -> Any:
+def as_array(variable: Any) -> Any:
     return np.asarray(keras.ops.convert_to_numpy(variable.value))
 
 
-def paths(variables: Sequence[Any]) -> list[str]:
+def unique_paths(variables: Sequence[Any]) -> list[str]:
     seen, found = Counter[str](), []
     for each in variables:
         seen[each.path] += 1
@@ -227,7 +232,7 @@ def assign(variables: Sequence[Any], stored: Mapping[str, Any], what: str) -> No
 
 
 def differences(variables: Sequence[Any], stored: Mapping[str, Any]) -> list[str]:
-    here = dict(zip(paths(variables), variables, strict=True))
+    here = dict(zip(unique_paths(variables), variables, strict=True))
     lines = []
     for (name, each), (was, value) in zip(here.items(), stored.items(), strict=False):
         here_is, there_was = (each.dtype, tuple(each.shape)), (value.dtype.name, tuple(value.shape))

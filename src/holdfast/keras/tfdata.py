@@ -16,13 +16,13 @@ from keras.src.trainers.data_adapters import array_slicing
 
 from ..errors import UsageError
 from ..terminal import warn
-from .arrays import Arrays, batches_from
-from .feed import BatchSource, Group
+from .arrays import ArrayBatches, batches_from
+from .feed import BatchGroup, BatchSource
 
 
-class ArraysOfTensorFlow(Arrays):
-    """Arrays that TensorFlow gathers, ahead of the step that takes them.
-    Gathering ahead draws no random numbers.
+class ArraysOfTensorFlow(ArrayBatches):
+    """Arrays that TensorFlow gathers, ahead of the step that takes them. Gathering draws no random
+    numbers.
     """
 
     by_keras = True
@@ -35,15 +35,17 @@ class ArraysOfTensorFlow(Arrays):
         )
         return tf.data.Dataset.from_tensors(tree.lists_to_tuples(inputs)).repeat()
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
-        places = tf.data.Dataset.from_tensor_slices(self.order(number, seen)).batch(self.size)
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+        places = tf.data.Dataset.from_tensor_slices(self.sample_order(number, seen)).batch(
+            self.size
+        )
         batches = tf.data.Dataset.zip((places, self._whole)).map(
-            _gathered, num_parallel_calls=tf.data.AUTOTUNE
+            _gather_batch, num_parallel_calls=tf.data.AUTOTUNE
         )
         return iter(batches.prefetch(tf.data.AUTOTUNE))
 
 
-def _gathered(places: Any, inputs: Any) -> Any:
+def _gather_batch(places: Any, inputs: Any) -> Any:
     def one(array: Any) -> Any:
         if isinstance(array, array_slicing.TensorflowSparseWrapper):
             return array_slicing.slice_tensorflow_sparse_wrapper(array, places)
@@ -54,9 +56,9 @@ def _gathered(places: Any, inputs: Any) -> Any:
     return tree.traverse(one, inputs)
 
 
-class Pipeline(BatchSource):
-    """A tf.data pipeline. TensorFlow saves where its iterator is: buffers of shuffle(), seeds,
-    numbers of passes.
+class PipelineBatches(BatchSource):
+    """Batches of a tf.data pipeline. TensorFlow saves its iterator's position: buffers of
+    shuffle(), seeds, numbers of passes.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -72,7 +74,7 @@ class Pipeline(BatchSource):
             "elements": str(self._adapter._dataset.element_spec),  # noqa: SLF001
         }
 
-    def begin(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
+    def begin_pass(self, number: int, seen: int, place: Any) -> Iterator[Any]:  # noqa: ARG002
         dataset = self._iterator._get_iterator() if self.by_keras else self._adapter._dataset  # noqa: SLF001
         if place is None:
             self._at = iter(dataset)
@@ -126,9 +128,8 @@ def _restore(iterator: Any, state: bytes) -> None:
     iterator._restore_from_tensors({"_STATE": tf.io.parse_tensor(state, tf.variant)})  # noqa: SLF001
 
 
-class Handed:
-    """Batches that are fetched here, in the loop's own thread, and handed to TensorFlow as it asks
-    for them.
+class TensorFlowHandover:
+    """Fetches batches here, in the loop's own thread, and hands them to TensorFlow on demand.
 
     Keras would let TensorFlow fetch them ahead, in a thread of its own: random numbers would then
     be drawn at any time.
@@ -141,23 +142,23 @@ class Handed:
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
         self._dataset = tf.data.Dataset.from_generator(
-            self._given, output_signature=self._spec
+            self._yield_batches, output_signature=self._spec
         ).with_options(options)
         self._iterator: Any = None
 
-    def hand(self, group: Group) -> Any:
-        """TensorFlow's iterator over the batches of this group;
-        it ends where the epoch is known to.
+    def iterate_group(self, group: BatchGroup) -> Any:
+        """Return TensorFlow's iterator over the batches of this group; it ends where the epoch is
+        known to end.
         """
         if self._iterator is None or group.first == 0:
             self._iterator = iter(self._dataset)
-        self._batches.extend(tree.map_structure(_converted, batch) for batch in group.batches)
+        self._batches.extend(tree.map_structure(_to_tensors, batch) for batch in group.batches)
         return self._iterator
 
-    def _given(self) -> Iterator[Any]:
+    def _yield_batches(self) -> Iterator[Any]:
         while self._batches:
             yield self._batches.popleft()
 
 
-def _converted(value: Any) -> Any:
+def _to_tensors(value: Any) -> Any:
     return tf.experimental.Optional.empty(None) if value is None else value

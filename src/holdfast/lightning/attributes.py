@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..trainers.attributes import PlainAttributes, set_by
+from ..trainers.attributes import PlainAttributes, names_set_by
 from . import framework
 
 
@@ -15,7 +15,7 @@ def attributes_of(trainer: Any, callbacks: Mapping[str, Any]) -> dict[str, Plain
     """Return the attributes of the module, of the data module,
     and of each callback with a class of the user.
     """
-    package = framework.part(trainer, "core")
+    package = framework.module_of(trainer, "core")
     found = {
         "module": PlainAttributes(trainer.lightning_module, set(vars(package.LightningModule())))
     }
@@ -30,6 +30,6 @@ def attributes_of(trainer: Any, callbacks: Mapping[str, Any]) -> dict[str, Plain
         ]
         if type(callback) not in theirs:
             found[f"callback {key}"] = PlainAttributes(
-                callback, {name for kind in theirs for name in set_by(kind)}
+                callback, {name for kind in theirs for name in names_set_by(kind)}
             )
     return found

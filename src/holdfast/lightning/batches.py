@@ -1,4 +1,4 @@
-"""Loaders that Lightning iterates instead of the training loaders: they yield the remaining
+"""Loaders that Lightning iterates in place of the training loaders: they yield the remaining
 batches of this epoch.
 """
 
@@ -15,16 +15,16 @@ Batches = Callable[[Any], Iterator[Any]]  # returns a loader's remaining batches
 _END = object()
 
 
-def serve(combined: Any, batches: Batches) -> list[Any]:
+def replace_loaders(combined: Any, batches: Batches) -> list[Any]:
     """Return the loaders that take the place of those in Lightning's `combined` loader."""
     loaders = combined.flattened
     if len(loaders) == 1:
-        return [Served(loaders[0], batches)]
-    rows = Rows(combined._mode, loaders, batches)
-    return [Column(loader, rows, at) for at, loader in enumerate(loaders)]
+        return [SingleLoader(loaders[0], batches)]
+    rows = BatchRows(combined._mode, loaders, batches)
+    return [LoaderColumn(loader, rows, at) for at, loader in enumerate(loaders)]
 
 
-class Stand:
+class ReplacementLoader:
     """Replaces a loader: all attributes are the loader's, except its iteration and its state."""
 
     def __init__(self, loader: Any) -> None:
@@ -39,8 +39,8 @@ class Stand:
         return getattr(self._loader, name)
 
 
-class Served(Stand):
-    """The only loader."""
+class SingleLoader(ReplacementLoader):
+    """The proxy of the only loader."""
 
     def __init__(self, loader: Any, batches: Batches) -> None:
         super().__init__(loader)
@@ -50,12 +50,12 @@ class Served(Stand):
         return self._batches(self._loader)
 
 
-class Column(Stand):
-    """One of several loaders. Lightning takes from each in turn;
-    the first takes the next row of batches.
+class LoaderColumn(ReplacementLoader):
+    """The proxy of one of several loaders. Lightning takes from each in turn; the first takes the
+    next row of batches.
     """
 
-    def __init__(self, loader: Any, rows: Rows, at: int) -> None:
+    def __init__(self, loader: Any, rows: BatchRows, at: int) -> None:
         super().__init__(loader)
         self._rows, self._at = rows, at
 
@@ -70,14 +70,14 @@ class Column(Stand):
         return self._rows.row[self._at]
 
 
-class Rows:
-    """Several loaders side by side."""
+class BatchRows:
+    """The batches of several loaders, one row of batches at a time."""
 
     def __init__(self, mode: str, loaders: list[Any], batches: Batches) -> None:
         equal = (
             mode == "min_size" or len({known_length(loader) for loader in loaders} | {None}) == 2
         )
-        self._loader = Zip(*loaders) if equal else Longest(mode, loaders)
+        self._loader = Zip(*loaders) if equal else LongestFirst(mode, loaders)
         self._batches = batches
         self._rows: Iterator[Any] = iter(())
         self.row: Sequence[Any] = ()
@@ -89,9 +89,9 @@ class Rows:
         self.row = next(self._rows)
 
 
-class Longest:
-    """Loaders of several lengths, up to the end of the longest.
-    It has no position: a resume reads it again.
+class LongestFirst:
+    """Loaders of several lengths, iterated to the end of the longest. It has no position: a resume
+    reads it again.
     """
 
     def __init__(self, mode: str, loaders: list[Any]) -> None:

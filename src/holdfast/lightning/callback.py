@@ -1,5 +1,5 @@
-"""Holdfast: Lightning's callback.
-It begins a `Fit` when the trainer's objects exist, and ends it.
+"""Holdfast: Lightning's callback. It begins a `TrainerFit` when the trainer's objects exist, and
+ends it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self, Unpack, cast
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..terminal import say
-from ..trainers.training import RunOptions, only_one
+from ..trainers.training import RunOptions, require_one
 from . import framework
-from .fit import Fit
-from .logs import Logs
+from .fit import TrainerFit
+from .logs import LoggerStates
 
 
 class Holdfast:
@@ -44,9 +44,9 @@ class Holdfast:
         **options: Unpack[RunOptions],
     ) -> None:
         self.path, self.state, self.options = path, dict(state or {}), options
-        self._fit: Fit | None = None
-        self._logs: Logs | None = None
-        self._untried: Unproven | None = None
+        self._fit: TrainerFit | None = None
+        self._logs: LoggerStates | None = None
+        self._untried: UnprovenCode | None = None
         self._method: Any = None
 
     @property
@@ -67,7 +67,7 @@ class Holdfast:
         trainer = method.__self__.trainer
         if trainer.state.fn != "fit":
             return
-        only_one(trainer.callbacks, Holdfast)
+        require_one(trainer.callbacks, Holdfast)
         self._untried = framework.require_known(trainer)
         if trainer.fast_dev_run:
             say(f"{os.fspath(self.path)}: fast_dev_run keeps nothing")
@@ -76,22 +76,24 @@ class Holdfast:
         framework.let_run_restore(trainer, self.path)
         # after all others
         trainer.callbacks = [each for each in trainer.callbacks if each is not self] + [self]
-        self._logs = Logs(trainer, self.path)
+        self._logs = LoggerStates(trainer, self.path)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002  Lightning's names
         if self._logs is not None:
             framework.require_alone(trainer)
-            self._fit = Fit(trainer, self.path, self.state, self.options, self._logs, self._untried)
+            self._fit = TrainerFit(
+                trainer, self.path, self.state, self.options, self._logs, self._untried
+            )
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         if self._fit is not None:
             self._fit.end()
-        self._leave(None)
+        self._end_fit(None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        self._leave(exception)
+        self._end_fit(exception)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _end_fit(self, error: BaseException | None) -> None:
         fit, self._fit = self._fit, None
         if fit is not None:
             fit.leave(error)

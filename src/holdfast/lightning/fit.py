@@ -1,4 +1,4 @@
-"""Fit: one `trainer.fit` as a run. The methods that it wraps are restored when the run is left.
+"""TrainerFit: one `trainer.fit` as a run. The methods that it wraps are restored when the run ends.
 
 Lightning's own way to restart inside an epoch is not used: it steps schedulers twice and begins
 running means anew. The loops begin as in a fresh process, with the counters of the checkpoint. The
@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import Stopped, UsageError
 from ..run.passes import ENDLESS
 from ..state import rng
-from ..trainers.training import RunOptions, Training, together
+from ..trainers.training import RunOptions, Training, merge_states
 from . import framework
-from .batches import serve
-from .logs import Logs
-from .memory import Memory
+from .batches import replace_loaders
+from .logs import LoggerStates
+from .memory import TrainerState
 
 _FAREWELL_S = 30.0  # how long the first process waits, after a stop, for those that it has started
 _NO_BATCH = "the training loader gave no batch: nothing was trained, and the run is not finished"
 
 
-class Fit:
+class TrainerFit:
     """The run of one `trainer.fit`, from `on_fit_start` to its end."""
 
     def __init__(
@@ -38,14 +38,14 @@ class Fit:
         path: str | os.PathLike[str],
         state: Mapping[str, Any],
         options: RunOptions,
-        logs: Logs,
-        untried: Unproven | None,
+        logs: LoggerStates,
+        untried: UnprovenCode | None,
     ) -> None:
         self._trainer, self._loops, self._logs = trainer, trainer.fit_loop, logs
         self._epochs = trainer.fit_loop.epoch_loop
-        self._memory = Memory(trainer, logs)
+        self._memory = TrainerState(trainer, logs)
         total = self._loops.max_epochs
-        objects = _objects(trainer, self._memory, state)
+        objects = _tracked_objects(trainer, self._memory, state)
         self._training = Training(
             path, objects, options, epochs=ENDLESS if total < 0 else total, untried=untried
         )
@@ -57,9 +57,9 @@ class Fit:
         self._barren = False  # whether epochs have begun, and no batch has come
         self._fed = False
         try:
-            self._enter()
+            self._start_run()
         except BaseException as error:
-            self._training.leave(error)
+            self._training.end_run(error)
             raise
 
     def end(self) -> None:
@@ -73,15 +73,15 @@ class Fit:
         self.leave()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """End the run, unless it has ended. Without an error it is finished."""
-        self._training.leave(error)
+        """End the run, unless it has ended. Without an error the run is finished."""
+        self._training.end_run(error)
         if isinstance(error, Stopped):
-            self._let_children_end()
+            self._wait_for_children()
 
-    def _enter(self) -> None:
+    def _start_run(self) -> None:
         trainer, replace, memory = self._trainer, self._training.replace, self._memory
         replace(trainer._signal_connector, "register_signal_handlers", lambda: None)
-        framework.say_what_stands_back(trainer)
+        framework.warn_of_ignored_options(trainer)
         if memory.restored and memory.limit_was_raised():
             self._loop.reopen()
         self._training.require_more()
@@ -92,29 +92,29 @@ class Fit:
             replace(trainer, "num_sanity_val_steps", 0)
             replace(*framework.without_hyperparameters(trainer))
         memory.files.begin(self._training, memory.restored.get("checkpoints", {}))
-        self._wrap(self._loops, "_load_combined_loader_states", lambda _: self._take_loaders())
+        self._wrap(self._loops, "_load_combined_loader_states", lambda _: self._replace_loaders())
         self._wrap(self._loops, "on_advance_start", self._epoch_begins)
-        self._wrap(self._loops, "on_run_end", self._ends)
+        self._wrap(self._loops, "on_run_end", self._training_ends)
         self._wrap(self._epochs, "reset", self._reset)
-        self._wrap(self._epochs, "on_run_start", self._feed)
+        self._wrap(self._epochs, "on_run_start", self._begin_fetching)
         self._wrap(self._epochs, "on_advance_end", self._batch_ends)
         self._wrap(self._epochs.val_loop, "setup_data", self._set_up_validation)
         self._wrap(trainer._logger_connector, "log_metrics", self._log)
         # configure_optimizers has asked for the number of steps
         if self._loops._combined_loader is not None:
-            self._take_loaders()
+            self._replace_loaders()
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Replace a method by `wrapper`, which gets the method and its arguments."""
         plain = getattr(owner, name)
         self._training.replace(owner, name, lambda *args, **kwargs: wrapper(plain, *args, **kwargs))
 
-    def _take_loaders(self) -> None:
-        """Let Lightning iterate the run's batches from now on.
-        Its own restore of loaders is disabled.
+    def _replace_loaders(self) -> None:
+        """Let Lightning iterate the run's batches from now on. Lightning's own restore of loaders
+        is disabled.
         """
         combined = self._loops._combined_loader
-        self._training.replace(combined, "flattened", serve(combined, self._batches))
+        self._training.replace(combined, "flattened", replace_loaders(combined, self._batches))
 
     def _batches(self, loader: Any) -> Iterator[Any]:
         return self._loop.batches(loader) if self._feeding else iter(())
@@ -138,7 +138,7 @@ class Fit:
     def _without_loggers(self) -> Iterator[None]:
         loggers, silent = (
             self._trainer.loggers,
-            framework.part(self._trainer, "loggers.logger").DummyLogger,
+            framework.module_of(self._trainer, "loggers.logger").DummyLogger,
         )
         self._trainer.loggers = [silent() for _ in loggers]
         try:
@@ -150,9 +150,9 @@ class Fit:
         if not self._goes_on_inside:
             plain()
 
-    def _feed(self, plain: Callable[[Any], None], fetcher: Any) -> None:
-        """Let the epoch's iterators begin.
-        Lightning makes those of its first epoch before the epoch begins.
+    def _begin_fetching(self, plain: Callable[[Any], None], fetcher: Any) -> None:
+        """Let the epoch's iterators begin. Lightning makes those of its first epoch before the
+        epoch begins.
         """
         if self._goes_on_inside:
             self._memory.restore_again()
@@ -168,18 +168,18 @@ class Fit:
         if self._epochs._should_accumulate() or self._epochs.done:
             # a gradient is pending; or what follows the epoch's last batch has still to come
             return
-        self._memory.forget()
+        self._memory.note_step()
         pending, self._pending = self._pending, 0
         self._loop.step_done(pending)
 
     def _end_epoch(self, *, last: bool) -> None:
-        """End the epoch that is open: a safe point."""
+        """End the open epoch with a safe point."""
         if self._open:
-            self._memory.forget()
+            self._memory.note_step()
             self._open, pending, self._pending = False, self._pending, 0
             self._loop.end_epoch(pending, last=last)
 
-    def _ends(self, plain: Callable[[], None]) -> None:
+    def _training_ends(self, plain: Callable[[], None]) -> None:
         """End the last epoch after the hooks at the training's end, because weight averaging
         changes the weights there.
         """
@@ -195,19 +195,21 @@ class Fit:
         plain()
         if loop._combined_loader is not before:
             for loader in loop._combined_loader.flattened:
-                _quieten(loader, self._training.replace)
+                _preserve_random_state(loader, self._training.replace)
 
     def _log(
         self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None
     ) -> None:
-        """Log what Lightning gives its loggers, but for each batch of a validation."""
+        """Log what Lightning gives its loggers, except the numbers of each batch of a
+        validation.
+        """
         plain(metrics, step=step)
         if step is None and metrics:
             self.run.log(**{name: float(value) for name, value in metrics.items()})
 
-    def _let_children_end(self) -> None:
-        """Wait for the processes that Lightning has started: its observer would take their 75
-        for a crash, and kill.
+    def _wait_for_children(self) -> None:
+        """Wait for the processes that Lightning has started: its observer would take their exit
+        code 75 for a crash, and kill.
         """
         processes: list[Any] = getattr(self._trainer.strategy.launcher, "procs", [])
         mine = list(processes)
@@ -218,21 +220,25 @@ class Fit:
                 process.wait(max(0.0, until - time.monotonic()))
 
 
-def _objects(trainer: Any, memory: Memory, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The objects that the run tracks, by name."""
+def _tracked_objects(
+    trainer: Any, memory: TrainerState, state: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the objects that the run tracks, by name."""
     found = {"model": trainer.model, "trainer": memory}
-    found |= _numbered("optimizer", trainer.optimizers)
-    found |= _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
+    found |= _number_objects("optimizer", trainer.optimizers)
+    found |= _number_objects(
+        "scheduler", [config.scheduler for config in trainer.lr_scheduler_configs]
+    )
     averages = [
         getattr(each, "_average_model", None)
         for each in trainer.callbacks
         if framework.is_a(each, "WeightAveraging")
     ]
-    found |= _numbered("average", [model for model in averages if model is not None])
-    return together(found, state)
+    found |= _number_objects("average", [model for model in averages if model is not None])
+    return merge_states(found, state)
 
 
-def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
+def _number_objects(name: str, objects: list[Any]) -> dict[str, Any]:
     return (
         {name: objects[0]}
         if len(objects) == 1
@@ -240,7 +246,7 @@ def _numbered(name: str, objects: list[Any]) -> dict[str, Any]:
     )
 
 
-def _quieten(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
+def _preserve_random_state(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
     """Keep the first iterator of persistent workers from drawing the loop's random numbers: a
     resumed process makes it again.
     """

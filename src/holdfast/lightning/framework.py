@@ -1,5 +1,5 @@
-"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the trainers
-that are refused.
+"""The framework under either of its names, `lightning` or `pytorch_lightning`, and the checks of
+its trainers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..terminal import say
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import leaves_out
+from ..trainers.training import ignores_own_checkpoint
 
 # the same code under two names, with separate classes
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
@@ -44,19 +44,19 @@ def package_of(trainer: Any) -> str:
     return next(name for name in PACKAGES if type(trainer).__module__.startswith(name + "."))
 
 
-def part(trainer: Any, module: str) -> Any:
+def module_of(trainer: Any, module: str) -> Any:
     """Return a module of the package that `trainer` is from."""
     # the trainer has imported all that it uses
     return sys.modules[f"{package_of(trainer)}.{module}"]
 
 
 def is_a(callback: Any, kind: str) -> bool:
-    """Whether a class of that name is among those of `callback`."""
+    """Return whether a class of that name is among the classes of `callback`."""
     return any(each.__name__ == kind for each in type(callback).__mro__)
 
 
-def require_known(trainer: Any) -> Unproven | None:
-    """As `names.require`, for the package that `trainer` is from."""
+def require_known(trainer: Any) -> UnprovenCode | None:
+    """Check the names of the package that `trainer` is from, as `names.require` does."""
     package = package_of(trainer)
     fabric = "lightning_fabric" if package == PACKAGES[1] else "lightning.fabric"
     paths = (
@@ -86,14 +86,16 @@ def require_alone(trainer: Any) -> None:
 
 
 def let_run_restore(trainer: Any, path: str | os.PathLike[str]) -> None:
-    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has
-    begun the run.
+    """Let the fit that begins load no checkpoint of Lightning's own if an earlier attempt has begun
+    the run.
     """
     connector = trainer._checkpoint_connector
 
     def resume_start(checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
         del connector.resume_start
-        if checkpoint_path and leaves_out(path, f"ckpt_path={os.fspath(checkpoint_path)!r}"):
+        if checkpoint_path and ignores_own_checkpoint(
+            path, f"ckpt_path={os.fspath(checkpoint_path)!r}"
+        ):
             checkpoint_path = None
         connector.resume_start(checkpoint_path, *args, **kwargs)
 
@@ -129,7 +131,7 @@ def require_possible(trainer: Any) -> None:
                 "give the optimizer all parameters, "
                 "and freeze them with requires_grad_(False) until they train"
             )
-    signature = part(trainer, "utilities.signature_utils")
+    signature = module_of(trainer, "utilities.signature_utils")
     if signature.is_param_in_hook_signature(
         trainer.lightning_module.training_step, "dataloader_iter", explicit=True
     ):
@@ -140,15 +142,15 @@ def require_possible(trainer: Any) -> None:
 
 
 def without_hyperparameters(trainer: Any) -> tuple[Any, str, Any]:
-    """Return the function that logs hyperparameters,
-    as owner and name, and one that leaves this trainer's out.
+    """Return the function that logs hyperparameters, as owner and name, and a replacement that
+    omits those of this trainer.
     """
-    owner, name = part(trainer, "trainer.trainer"), "_log_hyperparams"
+    owner, name = module_of(trainer, "trainer.trainer"), "_log_hyperparams"
     plain = getattr(owner, name)
     return owner, name, lambda each: None if each is trainer else plain(each)
 
 
-def say_what_stands_back(trainer: Any) -> None:
+def warn_of_ignored_options(trainer: Any) -> None:
     environment = trainer._accelerator_connector.cluster_environment
     if getattr(environment, "auto_requeue", False):
         say(

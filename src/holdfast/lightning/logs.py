@@ -1,4 +1,4 @@
-"""Loggers that continue: the next attempt writes where the last one wrote, and lines of undone
+"""Loggers that continue: the next attempt writes where the last one stopped, and lines of undone
 steps are removed.
 
 A logger chooses its directory, or its id at W&B, when it is first used: before any hook of a
@@ -18,23 +18,25 @@ from .. import disk, scan
 from ..errors import UsageError
 from ..run.settings import run_dir
 from ..terminal import say, warn
-from ..trainers.event_files import EventFiles, cut
-from ..trainers.training import Training, remembered
+from ..trainers.event_files import EventCounter, truncate_events
+from ..trainers.training import Training, newest_recorded
 from . import framework
 
 _EVENT = "loggers"  # in the journal: who the loggers are
 _LOOKS = "logged"  # among the durations, which no drill compares: what is logged may be a time
 
 
-class Logs:
-    """The loggers of one trainer, made to go on before they are used."""
+class LoggerStates:
+    """The loggers of one trainer, prepared to continue before they are used."""
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str]) -> None:
         self._leads = trainer.is_global_zero
         self._kept = (
-            [_kind_of(logger)(trainer, logger) for logger in trainer.loggers] if self._leads else []
+            [_record_kind(logger)(trainer, logger) for logger in trainer.loggers]
+            if self._leads
+            else []
         )
-        found = remembered(run_dir(path), _EVENT)
+        found = newest_recorded(run_dir(path), _EVENT)
         known = [] if found is None else found.get("are", [])
         self._known = known
         self._looks: dict[str, str] = {}
@@ -48,14 +50,14 @@ class Logs:
                 kept.reuse(name)
 
     def begin(self, training: Training, stored: list[Any] | None) -> None:
-        """Remove lines that were logged after the checkpoint (all if there is none), and note which
-        loggers there are.
+        """Remove lines that were logged after the checkpoint (all if there is none), and record
+        which loggers there are.
         """
         looks = training.loop.durations.setdefault(_LOOKS, {})
         for at, kept in enumerate(self._kept):
             kept.looks = looks.get(str(at), "")
             if kept.reused:
-                kept.cut(stored[at] if stored is not None and at < len(stored) else {})
+                kept.truncate(stored[at] if stored is not None and at < len(stored) else {})
         are = [[type(kept).__name__, kept.name()] for kept in self._kept]
         if self._leads and are != self._known:
             training.loop.record(_EVENT, are=are)
@@ -67,9 +69,9 @@ class Logs:
         return found
 
 
-class Kept:
-    """A logger of a kind that Holdfast does not know:
-    it begins a record of its own in each attempt.
+class LoggerRecord:
+    """What one logger has written. This class: a logger of unknown kind, which begins a new record
+    in each attempt.
     """
 
     def __init__(self, trainer: Any, logger: Any) -> None:
@@ -82,18 +84,20 @@ class Kept:
         return None
 
     def reuse(self, name: Any) -> None:
-        """Go on with that record."""
+        """Continue the record of that name."""
 
     def state(self) -> dict[str, Any]:
-        """The amount that was logged; all of it is flushed."""
+        """Return how much was logged; all of it is flushed."""
         return {}
 
-    def cut(self, stored: dict[str, Any]) -> None:
-        """Remove everything after that."""
+    def truncate(self, stored: dict[str, Any]) -> None:
+        """Remove everything that was logged after the state `stored`."""
 
 
-class Versioned(Kept):
-    """A logger whose record is a directory, by default `version_0` or the next one that is free."""
+class DirectoryRecord(LoggerRecord):
+    """The record of a logger that writes a directory, by default `version_0` or the next
+    free one.
+    """
 
     def name(self) -> Any:
         return [self.logger.version, os.fspath(self.logger.log_dir)]
@@ -104,7 +108,7 @@ class Versioned(Kept):
         own, (version, place) = self.logger._version, name
         if own is None:
             self.logger._version = version
-        self.reused = [version, place] == Versioned.name(self) and scan.is_dir(place)
+        self.reused = [version, place] == DirectoryRecord.name(self) and scan.is_dir(place)
         if self.reused:
             self.open()
         else:
@@ -115,21 +119,23 @@ class Versioned(Kept):
         """Note the existing files before this attempt writes."""
 
 
-class Csv(Versioned):
-    """CSVLogger. Its writer deletes the file that it finds, and adds columns by writing it anew."""
+class CsvRecord(DirectoryRecord):
+    """The record of a CSVLogger. Its writer deletes the file that it finds, and adds columns by
+    writing it anew.
+    """
 
     def open(self) -> None:
-        writers = framework.part(self.trainer, "loggers.csv_logs").ExperimentWriter
+        writers = framework.module_of(self.trainer, "loggers.csv_logs").ExperimentWriter
         kind = type("KeepingWriter", (writers,), {"_check_log_dir_exists": lambda _: None})
         self.logger._experiment = kind(log_dir=self.logger.log_dir)
 
     def state(self) -> dict[str, Any]:
         self.logger.save()
         keys, rows = self._content()
-        self.looks = _looks(keys, rows)
+        self.looks = _csv_text(keys, rows)
         return {"keys": keys, "rows": len(rows)}
 
-    def cut(self, stored: dict[str, Any]) -> None:
+    def truncate(self, stored: dict[str, Any]) -> None:
         """Cut the file back to the rows of the checkpoint.
 
         Raises:
@@ -137,7 +143,7 @@ class Csv(Versioned):
         """
         path, (keys, rows) = self._path(), self._content()
         count, wanted = stored.get("rows", 0), stored.get("keys", [])
-        if len(rows) >= count and self.looks not in ("", _looks(wanted, rows[:count])):
+        if len(rows) >= count and self.looks not in ("", _csv_text(wanted, rows[:count])):
             raise UsageError(
                 f"{path}: its first {count} lines are not those that "
                 "this run had logged. Another training may have "
@@ -172,9 +178,9 @@ class Csv(Versioned):
             return [], []
 
 
-class TensorBoard(Versioned):
-    """TensorBoardLogger. Each attempt writes an event file of its own, which begins with an event
-    of its format.
+class TensorBoardRecord(DirectoryRecord):
+    """The record of a TensorBoardLogger. Each attempt writes an event file of its own, which begins
+    with an event of its format.
 
     The others are counted. The journal has their names: files of other runs in the same directory
     are left alone.
@@ -184,7 +190,7 @@ class TensorBoard(Versioned):
         super().__init__(trainer, logger)
         # names of the files of this run's earlier attempts, in their order
         self._earlier: list[str] = []
-        self._events = EventFiles()
+        self._events = EventCounter()
 
     def name(self) -> Any:
         return [*super().name(), [path.name for path in self._files()]]
@@ -198,8 +204,8 @@ class TensorBoard(Versioned):
         self.logger.experiment.flush()
         return {"events": self._events.count(self._files())}
 
-    def cut(self, stored: dict[str, Any]) -> None:
-        if missing := cut(self._there(), stored.get("events", 0)):
+    def truncate(self, stored: dict[str, Any]) -> None:
+        if missing := truncate_events(self._earlier_files(), stored.get("events", 0)):
             warn(
                 f"{self.logger.log_dir}: {missing} events that "
                 "were logged before the checkpoint are missing"
@@ -208,17 +214,17 @@ class TensorBoard(Versioned):
     def _files(self) -> list[Path]:
         writer = self.logger.experiment._get_file_writer().event_writer
         # tensorboardX has the former
-        return [*self._there(), Path(getattr(writer, "_ev_writer", writer)._file_name)]
+        return [*self._earlier_files(), Path(getattr(writer, "_ev_writer", writer)._file_name)]
 
-    def _there(self) -> list[Path]:
+    def _earlier_files(self) -> list[Path]:
         return [
             path for name in self._earlier if scan.exists(path := Path(self.logger.log_dir, name))
         ]
 
 
-class Wandb(Kept):
-    """WandbLogger. The same id continues. Values that W&B has cannot be removed, and values that it
-    had not written are lost.
+class WandbRecord(LoggerRecord):
+    """The record of a WandbLogger. The same id continues. Values that W&B has cannot be removed,
+    and values that it had not written are lost.
     """
 
     def name(self) -> Any:
@@ -229,7 +235,7 @@ class Wandb(Kept):
             self.logger._id = self.logger._wandb_init["id"] = name
         self.reused = self.logger._id == name
 
-    def cut(self, stored: dict[str, Any]) -> None:
+    def truncate(self, stored: dict[str, Any]) -> None:
         del stored
         say(
             f"W&B goes on with run {self.logger._id}: "
@@ -238,20 +244,21 @@ class Wandb(Kept):
         )
 
 
-def _looks(keys: list[str], rows: list[dict[str, str]]) -> str:
+def _csv_text(keys: list[str], rows: list[dict[str, str]]) -> str:
     return hashlib.sha256(
         repr([[row.get(key) for key in keys] for row in rows]).encode()
     ).hexdigest()
 
 
-_KINDS: dict[str, type[Kept]] = {
-    "CSVLogger": Csv,
-    "TensorBoardLogger": TensorBoard,
-    "WandbLogger": Wandb,
+_KINDS: dict[str, type[LoggerRecord]] = {
+    "CSVLogger": CsvRecord,
+    "TensorBoardLogger": TensorBoardRecord,
+    "WandbLogger": WandbRecord,
 }
 
 
-def _kind_of(logger: Any) -> type[Kept]:
+def _record_kind(logger: Any) -> type[LoggerRecord]:
     return next(
-        (_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS), Kept
+        (_KINDS[kind.__name__] for kind in type(logger).__mro__ if kind.__name__ in _KINDS),
+        LoggerRecord,
     )

@@ -1,4 +1,4 @@
-"""Memory: a trainer's counters and other state besides model, optimizers and schedulers."""
+"""TrainerState: a trainer's counters and other state besides model, optimizers and schedulers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..terminal import say
 from ..trainers.attributes import PlainAttributes
 from . import framework, results
 from .attributes import attributes_of
-from .checkpoints import Files, with_place, without_place
-from .logs import Logs
+from .checkpoints import CheckpointFiles, with_directory, without_directory
+from .logs import LoggerStates
 
 # Attributes of Lightning's own callbacks that their state_dict() or load_state_dict() leaves out.
 _LEFT_OUT = {
@@ -29,18 +29,21 @@ _LEFT_OUT = {
 _RELOADED = "_last_train_dl_reload_epoch", "_last_val_dl_reload_epoch"
 
 
-class Memory:
-    """Has a `state_dict()`, so that a run tracks it.
+class TrainerState:
+    """The state of a trainer that no other tracked object holds, as `state_dict()` and
+    `load_state_dict()`.
 
     Lightning changes some of it again between the restore and the first step. So the restored state
     is kept until then, and can be restored again.
     """
 
-    def __init__(self, trainer: Any, logs: Logs) -> None:
+    def __init__(self, trainer: Any, logs: LoggerStates) -> None:
         self.restored: dict[str, Any] = {}
-        self._trainer, self._logs, self.files = trainer, logs, Files(trainer)
+        self._trainer, self._logs, self.files = trainer, logs, CheckpointFiles(trainer)
         self._fresh = False  # whether nothing has changed since the restore
-        self._attributes: dict[str, PlainAttributes] = attributes_of(trainer, _keys(trainer))
+        self._attributes: dict[str, PlainAttributes] = attributes_of(
+            trainer, _callbacks_by_key(trainer)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         trainer, loops = self._trainer, self._trainer.fit_loop
@@ -53,7 +56,7 @@ class Memory:
             "limits": {"max_epochs": trainer.max_epochs, "max_steps": trainer.max_steps},
             "should_stop": self.restored["should_stop"] if self._fresh else trainer.should_stop,
             "reloaded": [
-                _whole(getattr(loop, name))
+                _finite_epoch(getattr(loop, name))
                 for loop, name in zip((loops, validation), _RELOADED, strict=True)
             ],
             "validation": {
@@ -70,7 +73,8 @@ class Memory:
             "results": results.capture(loops.epoch_loop._results),
             "torchmetrics": results.capture_metrics(trainer.lightning_module),
             "callbacks": {
-                key: _callback_state(callback) for key, callback in _keys(trainer).items()
+                key: _callback_state(callback)
+                for key, callback in _callbacks_by_key(trainer).items()
             },
             "attributes": {key: each.changed() for key, each in self._attributes.items()},
             "gradients": self._gradients(),
@@ -82,16 +86,16 @@ class Memory:
             "resting": [
                 name for name, each in trainer.lightning_module.named_modules() if not each.training
             ],
-            "hooks": self._from_hooks(),
+            "hooks": self._hook_entries(),
             "precision": trainer.precision_plugin.state_dict(),
             "loggers": loggers,
             "checkpoints": files,
         }
-        return {name: _apart(value) for name, value in found.items()}
+        return {name: _copy_numbers(value) for name, value in found.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if not self._fresh:
-            self._say_what_is_lost(state)
+            self._warn_of_lost_state(state)
         self.restored, self._fresh = state, True
         trainer, loops = self._trainer, self._trainer.fit_loop
         validation, connector = loops.epoch_loop.val_loop, trainer._logger_connector
@@ -114,7 +118,7 @@ class Memory:
         connector._first_loop_iter = state["first_batch"]
         results.restore(trainer, state["results"])
         results.restore_metrics(trainer.lightning_module, state["torchmetrics"])
-        for key, callback in _keys(trainer).items():
+        for key, callback in _callbacks_by_key(trainer).items():
             _restore_callback(callback, state["callbacks"].get(key))
         for key, each in self._attributes.items():
             each.restore(state["attributes"].get(key, {}))
@@ -135,20 +139,20 @@ class Memory:
             trainer.training = True
         self.load_state_dict(self.restored)
 
-    def forget(self) -> None:
-        """Note that a step was made since the restore."""
+    def note_step(self) -> None:
+        """Record that a step was made since the restore."""
         self._fresh, self.restored = False, {}
 
     def limit_was_raised(self) -> bool:
-        """Whether the script now allows more epochs or steps than it did at the save."""
+        """Return whether the script now allows more epochs or steps than it did at the save."""
         limits = (
             (before, getattr(self._trainer, name))
             for name, before in self.restored["limits"].items()
         )
         return any(before != -1 and (now == -1 or now > before) for before, now in limits)
 
-    def _say_what_is_lost(self, state: dict[str, Any]) -> None:
-        for key in state["callbacks"].keys() - _keys(self._trainer).keys():
+    def _warn_of_lost_state(self, state: dict[str, Any]) -> None:
+        for key in state["callbacks"].keys() - _callbacks_by_key(self._trainer).keys():
             if any(state["callbacks"][key].values()) or state["attributes"].get(f"callback {key}"):
                 say(
                     f"the checkpoint has the state of a callback {key}, "
@@ -156,7 +160,7 @@ class Memory:
                 )
 
     def _gradients(self) -> dict[str, Any]:
-        """Return the gradients where the training step itself decides when they are used up."""
+        """Return the gradients if the training step itself decides when they are used up."""
         module = self._trainer.lightning_module
         if module.automatic_optimization:
             return {}
@@ -181,35 +185,37 @@ class Memory:
         for name, each in module.named_modules():
             each.training = name not in resting
         if state["hooks"]:
-            module.on_load_checkpoint({**_document(self._trainer), **deepcopy(state["hooks"])})
+            module.on_load_checkpoint(
+                {**_lightning_checkpoint(self._trainer), **deepcopy(state["hooks"])}
+            )
 
-    def _from_hooks(self) -> dict[str, Any]:
+    def _hook_entries(self) -> dict[str, Any]:
         """Return the entries that the module's own on_save_checkpoint adds to a checkpoint."""
         module = self._trainer.lightning_module
-        helpers = framework.part(self._trainer, "utilities.model_helpers")
+        helpers = framework.module_of(self._trainer, "utilities.model_helpers")
         if not helpers.is_overridden("on_save_checkpoint", module):
             return {}
-        document = _document(self._trainer)
+        document = _lightning_checkpoint(self._trainer)
         known = set(document)
         module.on_save_checkpoint(document)
         return {name: value for name, value in document.items() if name not in known}
 
 
-def _apart(value: Any) -> Any:
-    """Return `value` with a copy of each number that is a tensor: callbacks keep the very
-    objects that were logged.
+def _copy_numbers(value: Any) -> Any:
+    """Return `value` with a copy of each number that is a tensor: callbacks keep the very objects
+    that were logged.
     """
     if type(value) is dict:
-        return {key: _apart(each) for key, each in value.items()}
+        return {key: _copy_numbers(each) for key, each in value.items()}
     if type(value) is list:
-        return [_apart(each) for each in value]
+        return [_copy_numbers(each) for each in value]
     return (
         value.detach().clone() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
     )
 
 
-def _document(trainer: Any) -> dict[str, Any]:
-    """The entries of Lightning's own checkpoint, for hooks that read them."""
+def _lightning_checkpoint(trainer: Any) -> dict[str, Any]:
+    """Return the entries of Lightning's own checkpoint, for hooks that read them."""
     return {
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
@@ -223,21 +229,21 @@ def _document(trainer: Any) -> dict[str, Any]:
 
 def _counters(trainer: Any) -> Iterator[tuple[str, Any]]:
     """Yield the counters of the loops of `fit`, by their paths."""
-    progress = framework.part(trainer, "loops.progress")._BaseProgress
-    kind = framework.part(trainer, "loops.loop")._Loop
+    progress = framework.module_of(trainer, "loops.progress")._BaseProgress
+    kind = framework.module_of(trainer, "loops.loop")._Loop
 
-    def inside(loop: Any, path: str) -> Iterator[tuple[str, Any]]:
+    def walk_loop(loop: Any, path: str) -> Iterator[tuple[str, Any]]:
         for name, value in vars(loop).items():
             if isinstance(value, progress):
                 yield f"{path}{name}", value
             elif isinstance(value, kind):
-                yield from inside(value, f"{path}{name}.")
+                yield from walk_loop(value, f"{path}{name}.")
 
-    yield from inside(trainer.fit_loop, "")
+    yield from walk_loop(trainer.fit_loop, "")
 
 
-def _keys(trainer: Any) -> dict[str, Any]:
-    """The callbacks by Lightning's keys for their states; ours is left out."""
+def _callbacks_by_key(trainer: Any) -> dict[str, Any]:
+    """Return the callbacks by Lightning's keys for their states, without Holdfast's own."""
     found: dict[str, Any] = {}
     for callback in trainer.callbacks:
         if any(kind.__module__ == f"{__package__}.callback" for kind in type(callback).__mro__):
@@ -251,29 +257,33 @@ def _keys(trainer: Any) -> dict[str, Any]:
 
 def _callback_state(callback: Any) -> dict[str, Any]:
     more = {
-        name: getattr(callback, name) for name in _left_out(callback) if hasattr(callback, name)
+        name: getattr(callback, name)
+        for name in _unsaved_names(callback)
+        if hasattr(callback, name)
     }
-    found: dict[str, Any] = without_place({"state": callback.state_dict(), "more": more}, callback)
+    found: dict[str, Any] = without_directory(
+        {"state": callback.state_dict(), "more": more}, callback
+    )
     return found
 
 
 def _restore_callback(callback: Any, stored: dict[str, Any] | None) -> None:
     if stored is None:
         return
-    stored = with_place(stored, callback)
+    stored = with_directory(stored, callback)
     if stored["state"]:
         callback.load_state_dict(deepcopy(stored["state"]))
     for name, value in stored["more"].items():
         setattr(callback, name, value)
 
 
-def _left_out(callback: Any) -> tuple[str, ...]:
+def _unsaved_names(callback: Any) -> tuple[str, ...]:
     return next(
         (_LEFT_OUT[kind.__name__] for kind in type(callback).__mro__ if kind.__name__ in _LEFT_OUT),
         (),
     )
 
 
-def _whole(epoch: float) -> int | None:
-    """An epoch, or None for Lightning's minus infinity."""
+def _finite_epoch(epoch: float) -> int | None:
+    """Return an epoch, or None for Lightning's minus infinity."""
     return None if epoch == float("-inf") else int(epoch)

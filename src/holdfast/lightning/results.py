@@ -1,5 +1,5 @@
-"""Results: the running means of values logged by `self.log` in this epoch, and the states of
-torchmetrics.
+"""Captures and restores the running means of values logged by `self.log` in this epoch, and the
+states of torchmetrics.
 
 Lightning's checkpoints lack them: after its own restart inside an epoch, the means cover only the
 rest of the epoch.
@@ -32,7 +32,7 @@ def capture(results: Any) -> list[dict[str, Any]]:
         {
             "key": key,
             "described": {
-                each.name: getattr(found.meta, each.name) for each in _described(found.meta)
+                each.name: getattr(found.meta, each.name) for each in _meta_fields(found.meta)
             },
             "reduce": found.meta.reduce_fx.__name__,
             "sync": {
@@ -40,7 +40,7 @@ def capture(results: Any) -> list[dict[str, Any]]:
                 "rank_zero_only": found.meta.sync.rank_zero_only,
             },
             "of_metric": not found.is_tensor,
-            "values": {name: vars(found)[name] for name in _own(found)},
+            "values": {name: vars(found)[name] for name in _state_names(found)},
         }
         for key, found in results.items()
     ]
@@ -50,7 +50,7 @@ def restore(trainer: Any, stored: list[dict[str, Any]]) -> None:
     """Fill the collection again, as if each value had been logged."""
     results, kinds = (
         trainer.fit_loop.epoch_loop._results,
-        framework.part(trainer, "trainer.connectors.logger_connector.result"),
+        framework.module_of(trainer, "trainer.connectors.logger_connector.result"),
     )
     results.clear()
     for each in stored:
@@ -83,15 +83,15 @@ def restore_metrics(module: Any, stored: dict[str, Any]) -> None:
     for name, metric in _metrics(module):
         if name in stored:
             for state, value in stored[name]["states"].items():
-                setattr(metric, state, _copied(value, metric.device))
+                setattr(metric, state, _copy_to(value, metric.device))
             metric._update_count, metric._computed = stored[name]["updates"], None
 
 
-def _described(meta: Any) -> Iterator[Any]:
+def _meta_fields(meta: Any) -> Iterator[Any]:
     return (each for each in fields(meta) if each.name not in _FUNCTIONS)
 
 
-def _own(found: Any) -> Iterator[str]:
+def _state_names(found: Any) -> Iterator[str]:
     skipped = () if found.is_tensor else ("value", "cumulated_batch_size")
     return (name for name in _OWN if name in vars(found) and name not in skipped)
 
@@ -101,7 +101,7 @@ def _metrics(module: Any) -> Iterator[tuple[str, Any]]:
     return ((name, each) for name, each in module.named_modules() if isinstance(each, kind))
 
 
-def _copied(value: Any, device: Any) -> Any:
+def _copy_to(value: Any, device: Any) -> Any:
     if isinstance(value, list):
-        return [_copied(each, device) for each in value]
+        return [_copy_to(each, device) for each in value]
     return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ..batch import sbatch, sbatch_options
 from ..batch.script import BatchScript
-from ..interval import needed_s
+from ..interval import exit_time_s
 from .fix import Edit, LintFix, add_directive, change_option_value, remove_line, replace_in_line
 from .rule import Fault, Rule
 
@@ -264,7 +264,7 @@ def strict_set_up(script: BatchScript) -> Iterator[Fault]:
 def time_below_save(script: BatchScript) -> Iterator[Fault]:
     """A job that is shorter than one save makes no progress."""
     limit_s, save_s = sbatch.time_limit_s(script.options), script.around.save_s
-    if save_s is not None and limit_s < needed_s(save_s):
+    if save_s is not None and limit_s < exit_time_s(save_s):
         yield Fault(
             script.line_of("time"),
             f"--time is {limit_s:.0f} s, and a save took {save_s:.0f} s: "

@@ -11,7 +11,7 @@ from ..batch.bash import ShellCommand
 from ..batch.sbatch import SignalOption
 from ..batch.script import BatchScript, Trap, is_exec, is_holdfast, starts_program
 from ..batch.work import program_words
-from ..interval import LATE_S, enough_s, needed_s
+from ..interval import LATE_S, exit_time_s, notice_time_s
 from .fix import LintFix, change_option_value, insert_before_line, supervise
 from .rule import Fault, Rule
 
@@ -178,7 +178,7 @@ def torchrun_grace(script: BatchScript) -> Iterator[Fault]:
 
 def _may_be_short_for_save(script: BatchScript) -> bool:
     save_s = script.around.save_s
-    return save_s is not None and needed_s(save_s) > TORCHRUN_GRACE_S
+    return save_s is not None and exit_time_s(save_s) > TORCHRUN_GRACE_S
 
 
 def torchrun_signal(script: BatchScript) -> Iterator[Fault]:
@@ -249,8 +249,8 @@ def lead_too_short(script: BatchScript) -> Iterator[Fault]:
             f"the notice comes only {signal.lead_s} s before the end",
             change_option_value(script, "signal", new),
         )
-    if signal is not None and save_s is not None and signal.lead_s < needed_s(save_s):
-        new = f"{'B:' if signal.batch else ''}{signal.name}@{enough_s(save_s)}"
+    if signal is not None and save_s is not None and signal.lead_s < exit_time_s(save_s):
+        new = f"{'B:' if signal.batch else ''}{signal.name}@{notice_time_s(save_s)}"
         yield Fault(
             script.line_of("signal"),
             f"the notice comes {signal.lead_s} s before the end, and a save took {save_s:.0f} s",

@@ -205,7 +205,7 @@ class WorkerClient:
         if (child := self._child) is not None:
             child.kill()
         self._thread.withdraw()
-        if not self._thread.over:
+        if not self._thread.is_over:
             self._thread.ended.wait(CLOSE_S)
 
     def _send_questions(self) -> None:
@@ -282,7 +282,7 @@ class WorkerClient:
                 asked.answers[event.place] = event
                 if asked.do == "claim" and event.kind is None:
                     self._joined.add(event.place)
-                self._came.ring()
+                self._came.notify_all()
         elif self._listener is None and event.what == "failing":
             self.failing[event.place] = event.text
         else:
@@ -292,7 +292,7 @@ class WorkerClient:
         for question in [*self._questions.values()]:
             for place in question.places - question.answers.keys():
                 question.answers[place] = Event("failed", place, kind="silent", text=why)
-        self._came.ring()
+        self._came.notify_all()
         if self._listener is not None and not self._closed.is_set():
             _call_listener(self._listener.on_worker_lost, why)
 

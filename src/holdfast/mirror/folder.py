@@ -215,7 +215,7 @@ def _link_or_write(fresh: Path, file: Path, data: bytes) -> None:
 
 def _blocks(file: Path) -> Iterator[memoryview]:
     try:
-        yield from source.blocks(file, _PIECE_BYTES, cold=True)
+        yield from source.read_blocks(file, _PIECE_BYTES, cold=True)
     except NotFound as error:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file)) from error
     except Damaged as error:

@@ -145,7 +145,7 @@ def parse_run_id(data: bytes, where: object) -> str:
         Damaged: Holdfast did not write it.
         StoreError: a later Holdfast did.
     """
-    return format.run_of(data, where, "this is no place for a run's copies")
+    return format.decode_run(data, where, "this is no place for a run's copies")
 
 
 def parse_copy(raw: bytes, attempt: int, name: str, where: object) -> Copy:
@@ -164,7 +164,7 @@ def parse_copy(raw: bytes, attempt: int, name: str, where: object) -> Copy:
         step=head.step,
         phase=head.phase,
         epoch=head.epoch,
-        created=format.seconds(head.created),
+        created=format.created_s(head.created),
         metrics=head.metrics,
         size_bytes=head.size_bytes,
         finite=not head.not_finite,

@@ -75,7 +75,7 @@ class S3Place:
                         pool.under_way + len(fetched) < IN_FLIGHT
                         and (first := next(asked, None)) is not None
                     ):
-                        pool.give(
+                        pool.submit(
                             partial(
                                 self._get_part,
                                 key,
@@ -84,7 +84,7 @@ class S3Place:
                                 version,
                             )
                         )
-                    fetched.update(pool.take())
+                    fetched.update(pool.results())
                 yield fetched.pop(start)
         finally:
             pool.close()
@@ -174,11 +174,11 @@ class S3Place:
                 own = crc64nvme(body)
                 crc = combine_crc64nvme(crc, own, len(body))
                 while pool.under_way >= IN_FLIGHT:
-                    parts += pool.take()
-                pool.give(
+                    parts += pool.results()
+                pool.submit(
                     partial(self._send_part, body, own, Key=key, UploadId=upload, PartNumber=number)
                 )
-            parts += pool.take(everything=True)
+            parts += pool.results(everything=True)
             parts.sort(key=lambda part: part["PartNumber"])
             self._calls.call(
                 "complete_multipart_upload",

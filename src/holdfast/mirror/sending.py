@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .. import scan
 from ..errors import Damaged, NotFound
 from ..store import format, parts, source
-from ..store.format import MANIFEST, File, Leaf, Manifest
+from ..store.format import MANIFEST, FileEntry, LeafEntry, Manifest
 
 PIECE_BYTES = 4 << 20  # the most that is read at once
 
@@ -23,8 +23,8 @@ class CheckpointContents(NamedTuple):
 
     raw: bytes  # manifest.json as it is
     root: Manifest
-    files: Mapping[str, File]
-    leaves: Mapping[str, list[Leaf]]  # by file
+    files: Mapping[str, FileEntry]
+    leaves: Mapping[str, list[LeafEntry]]  # by file
 
     @property
     def name(self) -> str:
@@ -49,8 +49,8 @@ def read_local_contents(path: Path) -> CheckpointContents:
     """
 
     def read(name: str) -> bytes:
-        source.forget(path / name)
-        return source.whole(path / name)
+        source.drop_cache(path / name)
+        return source.read_whole(path / name)
 
     return decode_contents(read(MANIFEST), read, path / MANIFEST)
 
@@ -70,7 +70,7 @@ def decode_contents(
         part = parts.decode(read_part(said.part), root, rank, f"{where}: part {said.part}")
         files.update(part.files)
         leaves += part.leaves.values()
-    held: dict[str, list[Leaf]] = {name: [] for name in files}
+    held: dict[str, list[LeafEntry]] = {name: [] for name in files}
     for leaf in leaves:
         held[leaf.shard].append(leaf)
     return CheckpointContents(raw, root, files, held)
@@ -91,7 +91,7 @@ def _read_file(folder: Path, name: str) -> Iterator[bytes]:
     if any(scan.is_symlink(folder / each) for each in Path(name).parents if each.name):
         raise Damaged(f"{folder / name}: lies behind a link, which was not committed")
     try:
-        for block in source.blocks(folder / name, PIECE_BYTES, cold=True):
+        for block in source.read_blocks(folder / name, PIECE_BYTES, cold=True):
             yield bytes(block)
     except NotFound:
         if scan.exists(folder / MANIFEST):
@@ -121,7 +121,7 @@ def verify_pieces(
 class _DigestCheck:
     """Digests the bytes of one file in order, and compares each leaf's and the file's digest."""
 
-    def __init__(self, file: File, leaves: list[Leaf], where: object) -> None:
+    def __init__(self, file: FileEntry, leaves: list[LeafEntry], where: object) -> None:
         self._file, self._where = file, where
         self._kind = format.kind_of(file.digest)
         self._begun = format.hasher(self._kind)
@@ -160,7 +160,9 @@ class _DigestCheck:
             self._hasher = self._begun()
 
 
-def _digested_ranges(file: File, leaves: list[Leaf], where: object) -> list[tuple[int, str]]:
+def _digested_ranges(
+    file: FileEntry, leaves: list[LeafEntry], where: object
+) -> list[tuple[int, str]]:
     """Return where each digested range of a file ends, and its digest if the manifest has that;
     the last one first.
     """

@@ -52,7 +52,7 @@ def announce_memory(directory: Path, memory: Path, stacks: Path) -> None:
 
     Without that file the supervisor can only watch the command's output.
     """
-    facts = _MemoryFile(str(memory), str(stacks), owner.process(os.getpid()))
+    facts = _MemoryFile(str(memory), str(stacks), owner.describe_process(os.getpid()))
     with suppress(OSError):
         disk.replace_with(directory / ANNOUNCED, [legible.json_bytes(facts) + b"\n"])
 
@@ -84,12 +84,12 @@ def _restrict_access(supervisor: Path) -> None:
     for pattern in SUPERVISORS:
         for path in scan.glob(supervisor, pattern):
             with suppress(OSError):  # gone meanwhile
-                disk.close_to_others(path)
+                disk.restrict_to_owner(path)
 
 
 def _is_on_this_machine(supervisor: Mapping[str, Any]) -> bool:
     pid = supervisor.get("pid")
-    return isinstance(pid, int) and owner.process(pid) == supervisor
+    return isinstance(pid, int) and owner.describe_process(pid) == supervisor
 
 
 def _register_stack_signal(stacks: Path) -> int:

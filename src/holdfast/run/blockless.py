@@ -77,7 +77,7 @@ class BlocklessRun:
             self._left_in = found.code
             raised = session.walks.raised
             if found.unclear and raised is None:
-                step, saved = session.position.step, session.saves.saved or format.Name(0)
+                step, saved = session.position.step, session.saves.saved or format.CheckpointName(0)
                 say(
                     f"{session.path}: the loop ended at step {step} "
                     "with an exception, or because an iterator around "
@@ -115,7 +115,7 @@ class BlocklessRun:
     def log_after_loop(self, values: dict[str, float | str]) -> None:
         """Log numbers after the loop. They count for the run's end, and are durable on return."""
         session = self.session
-        if session.attempt.inherited or not self._finished:
+        if session.attempt.is_in_forked_child or not self._finished:
             raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
         session.metrics.log(values)
         session.metrics.flush("exit")
@@ -136,7 +136,7 @@ class BlocklessRun:
         or 0 to keep it.
         """
         session = self.session
-        if session.attempt.inherited:
+        if session.attempt.is_in_forked_child:
             return 0
         if not session.lifetime.is_over:
             where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")

@@ -15,11 +15,11 @@ from ..errors import Damaged
 from ..provenance import document
 from ..ranks import Ranks
 from ..state import rng
-from ..state.sound import Count, is_number, is_plain, shaped
 from ..state.tree import types_in
+from ..state.validation import Count, convert_stored, is_plain, is_printable_number
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
-from ..store.store import Facts
+from ..store.store import ManifestFields
 from . import fingerprint
 from .metrics import MetricsLog
 from .objects import model_facts
@@ -61,7 +61,7 @@ class StateCapture(msgspec.Struct):
             *types_in(self.tracked.captured_variables()),
         }
 
-    def digests(self, stored: Mapping[str, format.Leaf] | None = None) -> StateDigests:
+    def digests(self, stored: Mapping[str, format.LeafEntry] | None = None) -> StateDigests:
         """Digests of the tracked objects and of the restored variables,
         as they are now; `stored`: see `digests`.
         """
@@ -115,13 +115,15 @@ class StateCapture(msgspec.Struct):
         rng.restore(before)
         return result
 
-    def checkpoint_facts(self, metrics: Mapping[str, float], epoch: int | None) -> Facts:
+    def checkpoint_facts(self, metrics: Mapping[str, float], epoch: int | None) -> ManifestFields:
         """The facts in the manifest of a checkpoint made now.
         `epoch`: the one that just ended, at its end.
         """
         position = self._progress.position
         at = position.epoch if epoch is None else epoch
-        return Facts(position.phase, at, metrics, self._options.note, self._describe_origin())
+        return ManifestFields(
+            position.phase, at, metrics, self._options.note, self._describe_origin()
+        )
 
     def _describe_origin(self) -> dict[str, Any]:
         """Describe for people where this attempt came from; made once, by rank 0."""
@@ -180,21 +182,21 @@ def validate_run_memory(stored: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """
     if not isinstance(stored, dict):
         raise Damaged(f"{checkpoint.path}: what the run remembered is not a mapping")
-    memory = shaped(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
+    memory = convert_stored(RunMemory, stored, f"{checkpoint.path}: what the run remembered")
     position = Position.from_stored(memory.position)
     if (position.step, position.phase) != (checkpoint.step, checkpoint.phase):
         raise Damaged(
             f"{checkpoint.path}: the run's position in it "
             f"is step {position.step}, {position.phase!r}"
         )
-    if not is_number(memory.seed):
+    if not is_printable_number(memory.seed):
         raise Damaged(f"{checkpoint.path}: no run has a seed of so many digits")
     for what in (memory.fingerprint.environment, memory.fingerprint.loaders, memory.overrides):
         if not is_plain(what):
             raise Damaged(
                 f"{checkpoint.path}: the run remembered facts that are neither text nor numbers"
             )
-    rng.require_sound(_random_states(memory, position))
+    rng.require_valid(_random_states(memory, position))
     return stored
 
 

@@ -16,7 +16,7 @@ from ..mirror.client import PlaceError, WorkerClient
 from ..store import attempt as attempts
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name
+from ..store.format import MANIFEST, CheckpointName
 from ..store.store import Store
 from ..terminal import say, warn
 from .mirror_lineage import RemoteCheckpoint, RunLineage, checkpoint_identity
@@ -37,7 +37,7 @@ class CheckpointFetcher:
         # names that were fetched because the local one is unreadable
         self._replaced: set[str] = set()
         self._faults: list[str] = []
-        self._most: Name | None = None  # the run went back to this checkpoint
+        self._most: CheckpointName | None = None  # the run went back to this checkpoint
 
     # Whole checkpoints
     # -------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class CheckpointFetcher:
             if not self._is_here(each.name):
                 self._fetch_from_nearest(each)
 
-    def ignore_newer_than(self, to: Name) -> None:
+    def ignore_newer_than(self, to: CheckpointName) -> None:
         """Fetch no checkpoint that is newer than `local` from now on."""
         self._most = to
 
@@ -103,7 +103,7 @@ class CheckpointFetcher:
             else "the run has checkpoints elsewhere, and no place has one of them"
         )
 
-    def _is_here(self, name: Name) -> bool:
+    def _is_here(self, name: CheckpointName) -> bool:
         return attempts.is_checkpoint(self.store.index.checkpoint(name).path)
 
     def _fetch_from_nearest(self, found: RemoteCheckpoint) -> Checkpoint | None:
@@ -157,7 +157,7 @@ class CheckpointFetcher:
     ) -> Checkpoint:
         began, name = time.monotonic(), str(found.name)
         partial = self._attempt.room / name
-        with self._attempt.acting("fetch a checkpoint"):
+        with self._attempt.translate_errors("fetch a checkpoint"):
             disk.remove_tree(partial)
             disk.make_dir(partial)
             got = self.client.ask_one(
@@ -167,8 +167,8 @@ class CheckpointFetcher:
                 raise PlaceError("damaged", "its manifest has changed since it was listed")
             self._require_signed(partial, f"{name} at {self._shown[place]}")
             if instead_of is not None:
-                self.store.sharing.forget()
-                attempts.set_aside(self._attempt, instead_of.path, "unreadable")
+                self.store.sharing.forget_last_checkpoint()
+                attempts.move_to_quarantine(self._attempt, instead_of.path, "unreadable")
                 self._attempt.record(
                     "quarantined", name=name, why="it cannot be read, and a place has it"
                 )
@@ -182,7 +182,7 @@ class CheckpointFetcher:
             took_s=round(took_s, 3),
         )
         say(f"{self.store.root}: {name} comes from {self._shown[place]}, in {took_s:.1f} s")
-        return self.store.index.at(path)
+        return self.store.index.checkpoint_at(path)
 
     def _require_signed(self, partial: Path, where: str) -> None:
         """Require a valid signature on a fetched checkpoint.
@@ -192,7 +192,7 @@ class CheckpointFetcher:
                 removed.
         """
         try:
-            _ = self.store.index.at(partial).head
+            _ = self.store.index.checkpoint_at(partial).head
         except Untrusted as error:
             disk.remove_tree(partial)
             why = str(error).removeprefix(f"{partial / MANIFEST}: ")
@@ -237,7 +237,7 @@ class CheckpointFetcher:
         ):
             return False
         whole = all(self._repair_file(checkpoint, name, at) for name in names)
-        self.store.sharing.forget()
+        self.store.sharing.forget_last_checkpoint()
         return whole
 
     def _repair_file(
@@ -252,7 +252,7 @@ class CheckpointFetcher:
                 "into": str(fresh),
             }
             try:
-                with self._attempt.acting("heal a checkpoint"):
+                with self._attempt.translate_errors("heal a checkpoint"):
                     disk.remove_tree(fresh)
                     self.client.ask_one("file", args, place, QUIET_S)
                     healed = self._replace_file(fresh, checkpoint, name)
@@ -315,7 +315,7 @@ def _inode(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _has_committed_file(checkpoint: Checkpoint, name: str, wanted: format.File) -> bool:
+def _has_committed_file(checkpoint: Checkpoint, name: str, wanted: format.FileEntry) -> bool:
     """Whether the checkpoint has committed these same bytes under that name."""
     with suppress(Damaged, NotFound):
         own = checkpoint.manifest.files.get(name)

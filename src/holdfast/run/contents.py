@@ -12,7 +12,7 @@ from weakref import ReferenceType, ref
 
 import msgspec
 
-from ..state.captured import ATOMS, Attributes
+from ..state.captured import ATOMS, AttributeSet
 from .objects import OBJECTS, is_generator, is_random
 from .tracked import Tracked, framework_modules
 from .visible import is_array, is_module
@@ -94,7 +94,9 @@ def _generator_content(value: Any) -> Any:
 
 
 def _module_content(value: Any, saved: set[int], left: list[int]) -> Any:
-    parts = (part for module in framework_modules() for part in module.learned(value, saved))
+    parts = (
+        part for module in framework_modules() for part in module.unsaved_tensors(value, saved)
+    )
     return [(name, sample_value(each, saved, left, 1)) for name, each in parts]
 
 
@@ -107,7 +109,7 @@ def sample_value(value: Any, saved: set[int], left: list[int], depth: int) -> An
     if type(value) in ATOMS:
         return repr(value)
     if is_array(type(value)):
-        apart = not any(module.place(value) in saved for module in framework_modules())
+        apart = not any(module.memory_of(value) in saved for module in framework_modules())
         left[0] -= 1
         return _sample_array(value) if apart and left[0] >= 0 else None
     if is_module(value):
@@ -207,13 +209,15 @@ class UnsavedAttributes(msgspec.Struct):
             )
 
     def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
-        tracked = [each for each in self._tracked.objects.values() if isinstance(each, Attributes)]
+        tracked = [
+            each for each in self._tracked.objects.values() if isinstance(each, AttributeSet)
+        ]
         known = {(id(each.target), name) for each in tracked for name in each.names}
         inside = self._tracked.self_restoring_objects()
         held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}
         for name, target in inside.items():
             for module in framework_modules():
-                for path, part, attribute in module.left_out(target):
+                for path, part, attribute in module.unsaved_attributes(target):
                     if (id(part), attribute) not in known and id(vars(part)[attribute]) not in held:
                         yield name, path, part, attribute
 

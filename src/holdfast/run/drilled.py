@@ -15,7 +15,7 @@ import msgspec
 
 from ..ranks import Ranks
 from ..store import format
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..terminal import mark
 from .capture import StateCapture
 from .origin import AttemptOrigin
@@ -76,8 +76,10 @@ class DrillHooks(msgspec.Struct):
         if not self.wanted.aims:
             return None
         checkpoint = self._origin.checkpoint
-        begun = (Name(0) if checkpoint is None else checkpoint.head.name).order
-        return next((aim for aim in self.wanted.aims if Name(*aim.place).order > begun), None)
+        begun = (CheckpointName(0) if checkpoint is None else checkpoint.head.name).order
+        return next(
+            (aim for aim in self.wanted.aims if CheckpointName(*aim.place).order > begun), None
+        )
 
     @property
     def is_past_target(self) -> bool:
@@ -88,7 +90,8 @@ class DrillHooks(msgspec.Struct):
         """
         return (
             self.current_target is not None
-            and self._position.checkpoint_name.order >= Name(*self.current_target.place).order
+            and self._position.checkpoint_name.order
+            >= CheckpointName(*self.current_target.place).order
         )
 
     @property
@@ -122,7 +125,10 @@ class DrillHooks(msgspec.Struct):
             self._wait_while(stop, land)
 
     def wait_for_kill(
-        self, stop: StopRequest, land: Callable[[], None], saved: Callable[[], Name | None]
+        self,
+        stop: StopRequest,
+        land: Callable[[], None],
+        saved: Callable[[], CheckpointName | None],
     ) -> None:
         """Wait until the drill kills this process, before the run ends.
 
@@ -130,7 +136,7 @@ class DrillHooks(msgspec.Struct):
         """
         aim = self.current_target
         if aim is not None and self._position.checkpoint_name == aim.brink:
-            place = Name(*aim.place).order
+            place = CheckpointName(*aim.place).order
             self._wait_while(
                 stop, land, lambda: (newest := saved()) is not None and newest.order >= place
             )

@@ -16,7 +16,7 @@ from ..journal import Event, Log
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.problems import Problem
-from ..store.shards import Abandoned
+from ..store.shards import SaveAbandoned
 from ..store.store import Store
 from ..terminal import say, warn
 
@@ -110,7 +110,7 @@ def translate_read_errors(place: Path) -> Iterator[None]:
         path, place = Path(os.fsdecode(error.filename)).absolute(), place.absolute()
         if not path.is_relative_to(place):
             raise
-        here = str(owner.me()["host"])
+        here = str(owner.describe_this_process()["host"])
         text = f"{path}: cannot be read on {here}: [Errno {error.errno}] {error.strerror}"
         raise Unreadable(text, [(path.relative_to(place).as_posix(), here)]) from None
 
@@ -147,7 +147,10 @@ class SaveFailures(msgspec.Struct):
     _passing: int = 0  # due saves still to be skipped
 
     def record_failure(
-        self, name: format.Name, error: BaseException, before: format.Name | None
+        self,
+        name: format.CheckpointName,
+        error: BaseException,
+        before: format.CheckpointName | None,
     ) -> bool:
         """Report and journal that a save failed. Return whether the next safe point is to
         save instead.
@@ -155,8 +158,11 @@ class SaveFailures(msgspec.Struct):
         advice = ""
         self._failed += 1
         told, again = _should_report(self._failed), False
-        if isinstance(error, Damaged | Abandoned):  # its own files, or the files to link
-            told, again = self._count_damage(), self._damaged == 1 or isinstance(error, Abandoned)
+        if isinstance(error, Damaged | SaveAbandoned):  # its own files, or the files to link
+            told, again = (
+                self._count_damage(),
+                self._damaged == 1 or isinstance(error, SaveAbandoned),
+            )
         if isinstance(error, Damaged):
             advice = self._quarantine_damaged(name, before)
         if told and self._store.ranks.leads:
@@ -175,7 +181,7 @@ class SaveFailures(msgspec.Struct):
             self._tell(f"{problem}; the next save writes it anew; {_ADVICE}")
         return alone and self._damaged == 1
 
-    def record_success(self, name: format.Name) -> None:
+    def record_success(self, name: format.CheckpointName) -> None:
         """Note that a save succeeded."""
         if self._failed:
             say(f"{self._store.root}: step {name.step} is saved; {self._failed} before it failed")
@@ -197,7 +203,9 @@ class SaveFailures(msgspec.Struct):
         self._passing = min(MOST_PASSED, 2 ** (self._damaged - 1) - 1)
         return _should_report(self._damaged)
 
-    def _quarantine_damaged(self, name: format.Name, before: format.Name | None) -> str:
+    def _quarantine_damaged(
+        self, name: format.CheckpointName, before: format.CheckpointName | None
+    ) -> str:
         """Move a checkpoint to quarantine/ that was damaged when it was read back after its
         commit.
         """

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
-from ..state.captured import Attributes, captured, is_dataclass
-from ..state.fill import Fill
+from ..state.captured import AttributeSet, capture_objects, is_dataclass
+from ..state.fill import InPlaceRestore
 from .objects import OBJECTS
 
 
-class Fields(Attributes):
+class Fields(AttributeSet):
     """Tracks named attributes of an object: `state=dict(buffer=Fields(buffer, "observations",
     "pos", "full"))`.
 
@@ -41,7 +41,7 @@ class Fields(Attributes):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the attributes by name; arrays and tensors by reference."""
-        state: dict[str, Any] = captured(self, OBJECTS)
+        state: dict[str, Any] = capture_objects(self, OBJECTS)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -50,11 +50,11 @@ class Fields(Attributes):
         Raises:
             UsageError: `state` has other names, or its values do not fit.
         """
-        fill = Fill(OBJECTS, compare=True)
+        fill = InPlaceRestore(OBJECTS, compare=True)
         put = fill.plan(repr(self), self, dict(state))
         if fill.misfits:
             raise UsageError("; ".join(fill.misfits))
-        fill.read()
+        fill.read_leaves()
         put()
 
 

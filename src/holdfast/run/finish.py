@@ -16,7 +16,7 @@ from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..journal import Log
 from ..legible import counted, duration
 from ..store.attempt import Attempt
-from ..store.format import Name
+from ..store.format import CheckpointName
 from ..terminal import say, warn
 from . import failures, last_batch, origin
 from .position import Position
@@ -65,9 +65,11 @@ def finish_run(session: Session) -> None:
     metrics = end_left_loop(session)
     session.metrics.flush("exit")
     saves.collect_outcome()
-    if position.checkpoint_name.order > (saves.saved or Name(0)).order:
+    if position.checkpoint_name.order > (saves.saved or CheckpointName(0)).order:
         saves.save("the end", metrics)
-    reason = ranks.announce("the end", (session.stop.reason or ranks.wished() or "").encode())
+    reason = ranks.announce(
+        "the end", (session.stop.reason or ranks.pending_request() or "").encode()
+    )
     if reason:
         save_and_stop(session, reason.decode())
     origin.note_end(session.attempt, session.tracked, progress, session.origin.checkpoint)
@@ -120,7 +122,7 @@ def journal_and_stop(
     reason: str,
     why: str,
     line: str,
-    at: Name = Name(0),  # noqa: B008  a frozen value
+    at: CheckpointName = CheckpointName(0),  # noqa: B008  a frozen value
     *,
     patience_s: float = GOOD_BYE_S,
     requeues: bool = True,
@@ -191,7 +193,7 @@ def release_attempt(session: Session, error: BaseException | None) -> None:
         session.around.close()
         session.display.close()
         session.saves.release()
-        session.attempt.leave()
+        session.attempt.mark_over()
 
 
 def journal_failure(session: Session, error: BaseException) -> None:
@@ -310,7 +312,7 @@ def format_run_summary(attempt: Attempt, position: Position) -> str:
     )
 
 
-def format_resume_hint(step: int, saved: Name) -> str:
+def format_resume_hint(step: int, saved: CheckpointName) -> str:
     """Return one line for an attempt that fails at `step`: the step from which the next one
     resumes.
     """

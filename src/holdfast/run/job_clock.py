@@ -96,7 +96,7 @@ class JobClock:
 
             self.early_s = DICE.uniform(0, min(10.0, max(0.0, end_s - now) / 100))
         self._warn_of_short_grace(watch, save_s, step_s)
-        need_s = interval.needed_s(save_s) + step_s + drain_s
+        need_s = interval.exit_time_s(save_s) + step_s + drain_s
         notice_s = _spare_seconds(_notice_lead_s(watch, now), need_s) / 2
         kill_s = _spare_seconds(watch.kill_wait_s, 4 * need_s) / 4  # SIGKILL follows
         self.stop.set_deadline(
@@ -183,8 +183,8 @@ class JobClock:
             watch.query_lead()  # the answer comes at a later safe point
             return
         self._told = True
-        notice_s = interval.enough_s(need_s)
-        if watch.lead_s >= interval.needed_s(need_s):
+        notice_s = interval.notice_time_s(need_s)
+        if watch.lead_s >= interval.exit_time_s(need_s):
             return
         asked = (
             f", and the job's notice comes {watch.lead_s:.0f} s before its end"
@@ -218,7 +218,7 @@ def wait_for_earlier_task(root: Path, here: Job | None) -> None:
         root,
         lambda: [
             EarlierOwner(log.owner, partial(_close_journal, log))
-            for log in claiming.strangers(root)
+            for log in claiming.possibly_alive_attempts(root)
         ],
         here,
     )

@@ -16,7 +16,7 @@ import msgspec
 from .. import interval
 from ..errors import HoldfastError, RanksError
 from ..ranks import Ranks
-from ..state.captured import Attributes
+from ..state.captured import AttributeSet
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
@@ -182,7 +182,7 @@ def variables_set_by_body(tracked: Tracked) -> list[str]:
     held = {id(each) for each in tracked.self_restoring_objects().values()} | {
         id(each) for each in tracked.objects.values()
     }
-    fields = [each for each in tracked.objects.values() if isinstance(each, Attributes)]
+    fields = [each for each in tracked.objects.values() if isinstance(each, AttributeSet)]
     kept = {name for each in fields if each.target is frame.f_globals for name in each.names}
     values = {**frame.f_globals, **frame.f_locals}
     left = variables_left_by_body(frame.f_code, frame.f_lasti) - kept

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..children import steps
 from ..data.advice import DATA, Advice
-from ..data.facts import Feed, FeedPosition, OtherKind, StoredPosition, known_length
+from ..data.facts import Feed, FeedPosition, OtherFeedKind, StoredPosition, known_length
 from ..data.feed import feed_for
 from ..errors import Mismatch, UsageError
 from ..state import rng
@@ -54,7 +54,7 @@ class LoaderCursor(Iterator[Any]):
         self._again: deque[Any] = deque()  # batches that had been fetched ahead of the checkpoint
         feed, position, refusal, first = _find_resume_position(session, served, consumed)
         if not ahead:  # a trainer knows by itself where its steps end
-            feed.require(session.tracked.objects.values())
+            feed.require_objects(session.tracked.objects.values())
         session.waiting.note_loader(served.name, feed.unknown)
         self.at = LoaderPosition(served.name, feed, consumed, length, served.accumulate)
         session.progress.set_loader_in_progress(self.at)
@@ -224,7 +224,7 @@ def _open_at_position(
         if refusal is not None:
             raise refusal
         batches, why = feed.open(epoch, position), ""
-    except OtherKind as error:
+    except OtherFeedKind as error:
         if done and not accepted:
             raise _add_go_back_hint(session, error) from error
         if not done:  # between epochs a loader may be replaced: its position is at the start
@@ -238,13 +238,13 @@ def _open_at_position(
             raise _add_go_back_hint(session, error) from error
         why = str(error)
     if accepted:
-        found = ranks.collect("a position in the data", why.encode, max).decode()
+        found = ranks.run_on_all("a position in the data", why.encode, max).decode()
         if found:
             close = getattr(batches, "close", None)
             if close is not None:
                 close()
             rng.restore(before)
-            batches = feed.afresh(epoch, done)
+            batches = feed.open_and_skip(epoch, done)
             _report_inexact(session, name, done, found)
             return batches, False
     return batches, True

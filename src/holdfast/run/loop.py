@@ -10,7 +10,7 @@ from types import CodeType
 from typing import Any
 
 from ..data.facts import Feed
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import Mismatch, UsageError
 from ..terminal import say
 from . import blockless
@@ -141,7 +141,7 @@ class Loop:
         self._session.attempt.record(ADAPTER + event, **facts)
         self._session.attempt.flush()
 
-    def note_untried(self, found: Unproven | None) -> None:
+    def note_untried(self, found: UnprovenCode | None) -> None:
         """Let saves wait for the ends of epochs until a drill has proven the framework; None: it is
         proven.
 

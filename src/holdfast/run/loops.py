@@ -119,7 +119,9 @@ def _iterate_loader(session: Session, served: BatchesArguments) -> Generator[Any
             for batch in cursor:
                 session.last_batch.note_body_runs()
                 yield batch if served.start is None else (served.start + cursor.given - 1, batch)
-                if (group := cursor.given - at.consumed) >= served.accumulate and at.feed.at_rest:
+                if (
+                    group := cursor.given - at.consumed
+                ) >= served.accumulate and at.feed.can_save_here:
                     cursor.step_done(group)
             if group := cursor.given - at.consumed:
                 cursor.step_done(group)

@@ -189,7 +189,7 @@ class MetricsLog(msgspec.Struct):
         """
         attempt = self._reporter.attempt
         earlier = [log for log in journal.logs(attempt.root) if log.attempt < attempt.number]
-        for line in journal.merged(earlier) if self._ranks.leads else ():
+        for line in journal.merge_metrics(earlier) if self._ranks.leads else ():
             if line["phase"] == "exit" and line["step"] == self._position.step:
                 attempt.record(
                     "metrics", **{name: line[name] for name in ("step", "phase", "epoch", "values")}
@@ -235,7 +235,7 @@ class BestTracker(msgspec.Struct):
         measured = sorted({rule.metric for rule in self._rules} & metrics.keys())
         if not measured or windows is None:
             return False
-        here = ranks.beside(f"best-{windows.point}")  # the ranks that logged it here
+        here = ranks.separate_conversation(f"best-{windows.point}")  # the ranks that logged it here
         if ranks.rank:
             for metric in {*measured} - self._shared:
                 ranks.mark(f"logs {metric}")
@@ -274,7 +274,7 @@ class BestTracker(msgspec.Struct):
             best = {
                 each.name: each
                 for rule in self._rules
-                for each in retention.ranked(rule, facts)[: rule.n]
+                for each in retention.rank_by_metric(rule, facts)[: rule.n]
             }
             # the others cannot change the result, and this runs at every step
             self._ranked = list(best.values())

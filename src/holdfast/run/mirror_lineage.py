@@ -18,7 +18,7 @@ from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name, parse_name
+from ..store.format import MANIFEST, CheckpointName, parse_name
 
 # facts that tell one process from every other
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")
@@ -29,7 +29,7 @@ class RemoteCheckpoint(NamedTuple):
     folder, the nearest first.
     """
 
-    name: Name
+    name: CheckpointName
     digest: str
     at: list[tuple[int, int]]
     finite: bool = True  # whether its weights are finite
@@ -92,7 +92,7 @@ class RunLineage:
 
     def note_resume(self, attempt: int, origin: ResumeOrigin) -> None:
         """Note that this attempt resumed from `origin`."""
-        mine = Claim(attempt=attempt, owner=owner.me(), origin=origin)
+        mine = Claim(attempt=attempt, owner=owner.describe_this_process(), origin=origin)
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
         self._compute_lineage()
 
@@ -157,7 +157,7 @@ class RunLineage:
 
 def may_be_running(claim: Claim) -> bool:
     """Whether the process that made a claim may still be running."""
-    if claim.ended or owner.precedes(claim.owner):
+    if claim.ended or owner.is_earlier_start(claim.owner):
         return False
     return (
         not claim.owner
@@ -198,7 +198,7 @@ def _local_checkpoints(local: Sequence[Checkpoint]) -> Iterator[HeldCheckpoint]:
 
 def checkpoint_identity(path: Path) -> str:
     """Return the identity of the checkpoint at `path`."""
-    return manifest_digest(source.whole(path / MANIFEST))
+    return manifest_digest(source.read_whole(path / MANIFEST))
 
 
 def _require_one_owner(claims: Sequence[Claim]) -> None:

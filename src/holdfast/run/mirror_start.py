@@ -22,8 +22,8 @@ from ..mirror.protocol import Event
 from ..mirror.records import NO_MANIFEST, PlaceState
 from ..rules import Last, Rule
 from ..store.attempt import Attempt, read_run
-from ..store.claiming import Elsewhere
-from ..store.committing import writing
+from ..store.claiming import RemoteFacts
+from ..store.committing import translate_write_errors
 from ..store.format import parse_name
 from ..store.store import Store
 from ..terminal import say, warn
@@ -53,7 +53,7 @@ class MirrorStart:
         self._late = {number for number, place in enumerate(mirroring.places) if place.without}
         self._seen: dict[int, PlaceState] = {}
 
-    def query_places(self, logs: Sequence[Log]) -> Elsewhere:
+    def query_places(self, logs: Sequence[Log]) -> RemoteFacts:
         """Read what all mirrors hold; return the facts that claiming the run's directory needs.
 
         Raises:
@@ -77,7 +77,7 @@ class MirrorStart:
         self._require_no_live_attempt(logs)
         claims = [claim.attempt for seen in self._seen.values() for claim in seen.claims]
         copies = [copy.attempt for seen in self._seen.values() for copy in seen.copies]
-        return Elsewhere(run, max([*claims, *copies], default=0))
+        return RemoteFacts(run, max([*claims, *copies], default=0))
 
     def require_same_submission(
         self, entered: Mapping[str, Any], accepted: Collection[str]
@@ -121,7 +121,7 @@ class MirrorStart:
         claim = {
             "attempt": attempt.number,
             "run_json": run_json,
-            "owner": owner.me(),
+            "owner": owner.describe_this_process(),
             "entered": dict(entered) or None,
         }
         # its answer is what lies there now: who has claimed before is listed, who claims later
@@ -304,8 +304,8 @@ def claim_run_and_places(
         return None
     start = MirrorStart(mirroring, options, store)
     try:
-        with writing(store.root, "begin"):
-            store.know(start.query_places(journal.logs(store.root)))
+        with translate_write_errors(store.root, "begin"):
+            store.set_remote_facts(start.query_places(journal.logs(store.root)))
             start.require_same_submission(entered, options.accept)
             store.claim()
             return start.claim(store, entered)

@@ -58,7 +58,7 @@ class Mirrors:
         self._drain_until = 0.0  # Unix seconds
         self._drained = Latch()
         self._known: list[CheckpointFacts] = []
-        self._store.spare(self)
+        self._store.set_copier(self)
         self._client.set_listener(self)
 
     # From the loop, and from the thread that saves
@@ -99,7 +99,7 @@ class Mirrors:
         if self._superseded is not None:
             raise self._superseded
 
-    def spared(self) -> Collection[str]:
+    def protected_names(self) -> Collection[str]:
         """Names of the checkpoints that are being copied,
         or are about to be; none while space is needed.
         """
@@ -113,11 +113,11 @@ class Mirrors:
         }
         return names - {""}
 
-    def give_way(self) -> None:
+    def yield_space(self) -> None:
         """Protect no checkpoint from pruning until the next one is committed,
         because the space is needed.
         """
-        names = sorted(self.spared())
+        names = sorted(self.protected_names())
         self._gave_way = True
         self._attempt.record("mirrors_gave_way", names=names)
         warn(

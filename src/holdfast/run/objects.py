@@ -12,12 +12,12 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import NotFound
-from ..legible import of_key
+from ..legible import key_text
 from ..state import codec
-from ..state.captured import ATOMS, MUTABLE, Attributes
-from ..state.fill import whole
-from ..state.places import Members
-from ..state.sound import sound
+from ..state.captured import ATOMS, MUTABLE, AttributeSet
+from ..state.fill import read_whole
+from ..state.rebinding import Members
+from ..state.validation import errors_as_damage
 from ..store.checkpoint import Checkpoint
 
 _ADAPTERS = {  # capture, differences, restore of a framework's objects
@@ -32,7 +32,7 @@ _MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}
 _WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}
 # which of a captured object's leaves are parameters or moments: of other frameworks' objects
 # nothing is known
-_LOOKED_AT = {"torch": "holdfast.torch.looked_at", "holdfast.keras": "holdfast.keras.looked_at"}
+_LOOKED_AT = {"torch": "holdfast.torch.trainable", "holdfast.keras": "holdfast.keras.trainable"}
 
 # optimizers whose `lr` a trainer sets before each step, from the script's value
 STEERED: WeakSet[Any] = WeakSet()
@@ -82,7 +82,7 @@ def weight_leaves(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
             names = (name for name in _framework_names(target) if name in _LOOKED_AT)
             modules[kind] = next((import_module(_LOOKED_AT[name]) for name in names), None)
         if modules[kind] is not None:
-            yield from modules[kind].weights(target, captured)
+            yield from modules[kind].trainable_leaves(target, captured)
 
 
 def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
@@ -101,7 +101,7 @@ def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = (
         if isinstance(found, list | tuple | deque):
             found = dict(enumerate(found))
         members = (
-            {of_key(key): member for key, member in found.items()}
+            {key_text(key): member for key, member in found.items()}
             if isinstance(found, dict)
             else {}
         )
@@ -160,8 +160,8 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
     Raises:
         Damaged: it is the state of no such generator.
     """
-    with sound("a generator's state"):
-        stored = whole(stored)
+    with errors_as_damage("a generator's state"):
+        stored = read_whole(stored)
         if isinstance(generator, random.Random):
             if type(generator).setstate is random.Random.setstate:
                 random.Random().setstate(stored["random"])  # noqa: S311
@@ -173,7 +173,7 @@ def _generator_differences(generator: Any, stored: Any) -> list[str]:
             here, there = type(generator.bit_generator), stored["bit_generator"]["bit_generator"]
             if there != here.__name__:
                 return [f"bit_generator: {there!s:.80} in the checkpoint, {here.__name__} here"]
-            numpy_leaves.try_bits(stored["bit_generator"])
+            numpy_leaves.require_bit_state(stored["bit_generator"])
             numpy_leaves.require_seed(stored.get("seed_seq"))
     return []
 
@@ -189,7 +189,7 @@ class ObjectAdapters:
             kind in ATOMS
             or kind in MUTABLE
             or kind is tuple
-            or isinstance(value, type | Attributes)
+            or isinstance(value, type | AttributeSet)
         ):
             return False
         # a dictionary with `__getattr__ = dict.get` has every attribute: as None
@@ -209,7 +209,7 @@ class ObjectAdapters:
         if _is_numpy_generator(value):
             from ..state import numpy_leaves
 
-            seed = numpy_leaves.spawned(value.bit_generator)
+            seed = numpy_leaves.spawned_seed(value.bit_generator)
             return {
                 "bit_generator": value.bit_generator.state,
                 **({} if seed is None else {"seed_seq": seed}),
@@ -227,7 +227,7 @@ class ObjectAdapters:
         if adapter is not None:
             adapter.restore(value, stored)
             return
-        stored = whole(stored)
+        stored = read_whole(stored)
         if isinstance(value, random.Random):
             value.setstate(stored["random"])
         elif _is_legacy_generator(value):
@@ -235,7 +235,7 @@ class ObjectAdapters:
         elif _is_numpy_generator(value):
             from ..state import numpy_leaves
 
-            numpy_leaves.refill_bits(
+            numpy_leaves.refill_bit_generator(
                 value.bit_generator, stored["bit_generator"], stored.get("seed_seq")
             )
         else:
@@ -245,7 +245,7 @@ class ObjectAdapters:
         """Members that a restore fills and that can be set (buffers),
         each with a call that gives it new memory.
         """
-        return dict(getattr(adapter_for(value), "places", lambda _: {})(value))
+        return dict(getattr(adapter_for(value), "rebindable_buffers", lambda _: {})(value))
 
 
 OBJECTS = ObjectAdapters()
@@ -254,5 +254,5 @@ OBJECTS = ObjectAdapters()
 def is_random(value: Any) -> bool:
     """Whether it is a random generator, also of a framework."""
     return is_generator(value) or (
-        type(value).__name__ == "Generator" and codec.framework(type(value)) is not None
+        type(value).__name__ == "Generator" and codec.framework_of(type(value)) is not None
     )

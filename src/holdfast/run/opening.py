@@ -14,7 +14,7 @@ from .. import scan
 from ..children import steps
 from ..cluster import job_leader
 from ..cluster.hold import HOLD, format_not_started
-from ..data.order import key
+from ..data.order import derive_key
 from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
 from ..legible import is_text
@@ -91,8 +91,8 @@ def begin_attempt(session: Session, again: Reentry | None = None) -> None:
 def install_signal_handlers(session: Session, *, in_block: bool) -> None:
     """Handle the signals, and keep them from the workers of loaders."""
     around = session.around
-    session.tracked.call_adapters("enter")
-    around.callback(session.tracked.call_adapters, "leave")
+    session.tracked.call_adapters("record_baseline")
+    around.callback(session.tracked.call_adapters, "drop_baseline")
     session.alive.connect(session.ranks.rank, session.ranks.world, private=session.options.private)
     around.callback(session.alive.report_end)
     if in_block:
@@ -107,14 +107,16 @@ def install_signal_handlers(session: Session, *, in_block: bool) -> None:
     if session.mirrors is not None:
         around.callback(session.mirrors.close)
     for module in framework_modules():
-        around.enter_context(module.sheltered())
+        around.enter_context(module.workers_ignore_stops())
     around.callback(session.reporter.update_board)
 
 
 def _stop_if_on_hold(session: Session) -> None:
     """Stop before the restore if this is a batch job and the run is on hold."""
     ranks, path = session.ranks, session.path
-    if ranks.lead("hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""):
+    if ranks.run_on_rank_0(
+        "hold", lambda: b"1" if job() is not None and scan.exists(path / HOLD) else b""
+    ):
         if ranks.leads and (supervisor := job_leader.supervisor_directory()) is not None:
             job_leader.report_run_path(supervisor, path)  # the hold file is there
         journal_and_stop(session, "held", "held", format_not_started(path), requeues=False)
@@ -143,7 +145,7 @@ def _stop_if_relaunched(session: Session) -> None:
 def _stop_before_restore(session: Session, reason: str, error: Unreadable) -> NoReturn:
     """Stop because a signal came while a checkpoint could not be read."""
     tried = session.origin.checkpoint
-    at = (tried and parse_name(tried.path.name)) or format.Name(0)
+    at = (tried and parse_name(tried.path.name)) or format.CheckpointName(0)
     line = f"{session.path}: stopped by {reason}, while {error}; nothing was changed, run me again"
     journal_and_stop(session, reason, f"{reason}, while a checkpoint could not be read", line, at)
 
@@ -156,7 +158,7 @@ def _checkpoint_path(
         lambda: os.fsencode(weights.open_checkpoint(path).path.absolute())
     )
     found = read_retries.retry_until_readable(
-        lambda: session.ranks.lead("the choice of a checkpoint", at)
+        lambda: session.ranks.run_on_rank_0("the choice of a checkpoint", at)
     )
     return Path(os.fsdecode(found))
 
@@ -177,12 +179,12 @@ def _begin_on_this_rank(
         _begin_fresh(session, source, reports)
     else:
         _restore_run_memory(session, checkpoint, session.origin.memory)
-    with session.attempt.acting("begin"):
+    with session.attempt.translate_errors("begin"):
         session.job_clock.report_run_path(fresh=checkpoint is None)
     if session.ranks.leads:
         _call_tracker(session)
         document()  # runs git now and caches its answer: the first save starts no process
-        with session.attempt.acting("read what earlier attempts noted"):
+        with session.attempt.translate_errors("read what earlier attempts noted"):
             session.saves.use_past_measurements()
         for log in session.attempt.earlier:
             log.forget()
@@ -329,7 +331,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
     else:
         saved = (
             f"from {checkpoint.name}, "
-            f"saved {format_time_since(format.seconds(checkpoint.head.created))}"
+            f"saved {format_time_since(format.created_s(checkpoint.head.created))}"
         )
         where = f"resumes at {session.position.describe()} {attempt}, {saved}"
     if session.capture.not_exact_from is not None:
@@ -415,7 +417,7 @@ def _restore_rng(session: Session) -> None:
     checkpoint, rank = session.origin.checkpoint, session.ranks.rank
     # seed numbers that differ from other ranks'
     if checkpoint is not None and rank >= checkpoint.world:
-        rng.seed(key("rank", session.progress.seed, session.position.step, rank))
+        rng.seed(derive_key("rank", session.progress.seed, session.position.step, rank))
         return
     for skipped in rng.restore(session.origin.memory["rng"]):
         session.reporter.warn_changed(

@@ -16,7 +16,7 @@ from ..data.feed import MOVES
 from ..errors import UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
-from ..state.sound import is_number
+from ..state.validation import is_printable_number
 from ..store.signing import Signer
 from ..store.store import Store
 from . import settings
@@ -38,7 +38,7 @@ def parse_seed(given: SupportsIndex | None) -> int | None:
         seed = None if given is None else index(given)
     except TypeError:
         raise UsageError(f"seed={given!r}: give a whole number") from None
-    if seed is not None and not is_number(seed):
+    if seed is not None and not is_printable_number(seed):
         raise UsageError("seed: give a whole number below 2**64")
     return seed
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import UsageError
-from ..state.captured import Attributes, captured
+from ..state.captured import AttributeSet, capture_objects
 from ..state.tree import flatten
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
@@ -158,9 +158,9 @@ def _reference_to(value: Any, *, bare: bool) -> Callable[[], Any] | None:
 
     `bare`: it contains no object with its own state.
     """
-    if isinstance(value, Attributes):
+    if isinstance(value, AttributeSet):
         target, names = _reference_to(value.target, bare=bare), value.names
-        return None if target is None else lambda: Attributes(target(), names)
+        return None if target is None else lambda: AttributeSet(target(), names)
     # a module's names stay anyway
     if is_generator(value) or (type(value) is dict and "__builtins__" in value):
         return lambda: value
@@ -174,13 +174,13 @@ def _reference_to(value: Any, *, bare: bool) -> Callable[[], Any] | None:
 
 def _is_small(value: Any) -> bool:
     try:
-        leaves = flatten({"value": captured(value, OBJECTS)}).leaves.values()
+        leaves = flatten({"value": capture_objects(value, OBJECTS)}).leaves.values()
     except UsageError:  # a defaultdict, whose factory cannot be saved: the live one keeps it
         return len(value) <= MOST_MEMBERS
     return sum(block.data.nbytes for block in leaves) <= MOST_BYTES
 
 
 def _is_same(before: Any, now: Any) -> bool:
-    if isinstance(before, Attributes) and isinstance(now, Attributes):
+    if isinstance(before, AttributeSet) and isinstance(now, AttributeSet):
         return before.target is now.target and before.names == now.names
     return before is now

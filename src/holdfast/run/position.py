@@ -14,12 +14,12 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..data.facts import Feed, FeedPosition, plain
-from ..data.promise import Unproven
+from ..data.facts import Feed, FeedPosition, to_plain_dicts
+from ..data.promise import UnprovenCode
 from ..errors import Damaged, Mismatch
-from ..interval import Mark
+from ..interval import SafePointMark
 from ..state import rng
-from ..state.sound import Count, Whole, shaped
+from ..state.validation import Count, Whole, convert_stored
 from ..store import format
 from .passes import LoopStack
 
@@ -86,11 +86,13 @@ class Position(msgspec.Struct):
         # absent in the oldest: 0
         if not isinstance(stored, Mapping) or stored.keys() | {"first_epoch"} != names:
             raise Damaged("the checkpoint's position is not one that Holdfast writes")
-        found = shaped(cls, stored, "the checkpoint's position")
-        passed = shaped(
+        found = convert_stored(cls, stored, "the checkpoint's position")
+        passed = convert_stored(
             dict[str, _LoaderProgress], found.loaders, "the checkpoint's positions of loaders"
         )
-        feeds = shaped(dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders")
+        feeds = convert_stored(
+            dict[str, _FeedShape], found.feeds, "the checkpoint's positions of loaders"
+        )
         for name in sorted(feeds.keys() | passed.keys()):
             each, at = passed.get(name), feeds.get(name)
             if each is None:  # in this epoch nothing was taken from it
@@ -109,9 +111,9 @@ class Position(msgspec.Struct):
         return found
 
     @property
-    def checkpoint_name(self) -> format.Name:
+    def checkpoint_name(self) -> format.CheckpointName:
         """The name of a checkpoint of this position."""
-        return format.Name(self.step, self.phase)
+        return format.CheckpointName(self.step, self.phase)
 
     def describe(self) -> str:
         """The position as text for people."""
@@ -239,7 +241,7 @@ class LoaderPosition(msgspec.Struct):
             self.ahead.popleft()
 
     def position_after(self, consumed: int) -> FeedPosition:
-        found: FeedPosition = plain(self.feed.position(consumed))
+        found: FeedPosition = to_plain_dicts(self.feed.position(consumed))
         return found
 
     def position(self) -> FeedPosition:
@@ -274,7 +276,7 @@ class RunProgress:
         self.epoch_rng: Any = None  # random numbers when the body of the present epoch began
         self.epoch_generators: dict[str, Any] = {}  # the tracked ones then, by their paths
         self._looked_at_body = False
-        self.unproven: dict[str | None, Unproven | None] = {}  # by loader; None: the framework
+        self.unproven: dict[str | None, UnprovenCode | None] = {}  # by loader; None: the framework
         self._epochs_in_steps = 0
         self._cursor: LoaderPosition | None = None  # the loader in progress
 
@@ -298,10 +300,10 @@ class RunProgress:
         """Return which part of the loader in progress no start can restore, even at an
         epoch's end; or "".
         """
-        return "" if self._cursor is None else self._cursor.feed.lives_on
+        return "" if self._cursor is None else self._cursor.feed.unrestorable_part
 
     @property
-    def unproven_here(self) -> Unproven | None:
+    def unproven_here(self) -> UnprovenCode | None:
         """Return the loader or framework for which a start from here is not proven exact; None if
         there is none.
 
@@ -373,13 +375,13 @@ class RunProgress:
         self.last_step_s = time.monotonic() - self.last_point_s
         self.step_s = max(self.step_s, self.last_step_s)
 
-    def interval_mark(self, epoch: int | None = None) -> Mark:
+    def interval_mark(self, epoch: int | None = None) -> SafePointMark:
         """Return this moment, for the interval between saves.
         `epoch`: the one that just ended, at its end.
         """
         position = self.position
         now = position.epoch if epoch is None else epoch
-        return Mark(
+        return SafePointMark(
             position.step, now - position.first_epoch, time.monotonic(), position.phase == "end"
         )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from .. import legible
 from ..errors import Damaged, NotFound, RanksError, StoreError, Unreadable, Untrusted, UsageError
-from ..ranks import ALONE, Ranks, differing, tried
+from ..ranks import ALONE, Ranks, capture_outcome, differing_ranks
 from ..state import tree
 from ..store import format
 from ..store.parts import own_key
@@ -96,7 +96,7 @@ def require_equal_arguments(ranks: Ranks, mine: Mapping[str, str]) -> None:
     """
     data = legible.json_bytes(dict(mine))
     said = ranks.agree("arguments", format.digest(data).encode())
-    odd = differing(said)
+    odd = differing_ranks(said)
     if not odd:
         return
     first = msgspec.json.decode(ranks.announce("arguments of rank 0", data), type=dict[str, str])
@@ -143,7 +143,7 @@ def run_on_all_ranks(ranks: Ranks, topic: str, work: Callable[[], T]) -> T:
             word = _WorkOutcome(type(error).__name__, str(error), files)
         return legible.json_bytes(word)
 
-    ranks.collect(topic, try_work, _raise_failure)
+    ranks.run_on_all(topic, try_work, _raise_failure)
     return results[0]
 
 
@@ -180,7 +180,7 @@ def require_same_loop(ranks: Ranks, kind: str, total: int) -> None:
         raise UsageError(f"{differences}: every rank must run the same loop, to the same end")
 
 
-def require_same_step(ranks: Ranks, name: format.Name, epoch: int | None) -> None:
+def require_same_step(ranks: Ranks, name: format.CheckpointName, epoch: int | None) -> None:
     """Require that all ranks save at the same step.
 
     Raises:
@@ -197,7 +197,7 @@ def _describe_differences(ranks: Ranks, topic: str, mine: str) -> str:
     empty if all are equal.
     """
     said = ranks.agree(topic, legible.legible(mine).encode())
-    odd = differing(said)[:MOST_RANKS]
+    odd = differing_ranks(said)[:MOST_RANKS]
     return "; ".join(f"rank {rank} {said[rank].decode()}" for rank in [0, *odd]) if odd else ""
 
 
@@ -232,7 +232,7 @@ def lead_long_work(ranks: Ranks, topic: str, work: Callable[[], bytes], *, besid
     """
     if beside and ranks.leads and not ranks.alone:
         work = _start_in_thread(work, ranks.timeout_s / 4)
-    while (word := ranks.lead(topic, work)) == _GOES_ON:
+    while (word := ranks.run_on_rank_0(topic, work)) == _GOES_ON:
         pass
     return word
 
@@ -243,7 +243,7 @@ def _start_in_thread(work: Callable[[], bytes], pause_s: float) -> Callable[[], 
     That function returns the result, or `_GOES_ON`.
     """
     outcome: list[Callable[[], bytes]] = []
-    worker = Worker(lambda: outcome.append(tried(work)), "holdfast at length")
+    worker = Worker(lambda: outcome.append(capture_outcome(work)), "holdfast at length")
     worker.start()
 
     def wait_briefly() -> bytes:
@@ -286,7 +286,7 @@ def exit_barrier(ranks: Ranks, patience_s: float = GOOD_BYE_S) -> Iterator[None]
         failure = error
     certain = ranks.leads and failure is None
     try:
-        ranks.lead("the good-bye", done)
+        ranks.run_on_rank_0("the good-bye", done)
         certain = True
         ranks.gather("the good-bye", patience_s=patience_s)
     except RanksError as error:

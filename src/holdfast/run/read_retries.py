@@ -70,7 +70,7 @@ class ReadRetries(msgspec.Struct):
         self._began_s, self._most_s = time.monotonic(), min(MOST_S, left_s / SHARE)
         self._reporter.warn(f"{error}; tries again for up to {self._most_s:.0f} s")
         with suppress(StoreError):  # the disk may fail altogether
-            self._reporter.attempt.show()
+            self._reporter.attempt.flush_unless_busy()
 
     def retry_until_readable(self, work: Callable[[], T]) -> T:
         """Run `work` on all ranks; wait and repeat it while a file cannot be read. Return its
@@ -85,7 +85,9 @@ class ReadRetries(msgspec.Struct):
                 return work()
             except Unreadable as error:
                 fault = error
-            word = self._ranks.lead("the wait for a file", partial(self.wait_and_decide, fault))
+            word = self._ranks.run_on_rank_0(
+                "the wait for a file", partial(self.wait_and_decide, fault)
+            )
             if word == _ENOUGH:
                 raise fault
             if word != _AGAIN:

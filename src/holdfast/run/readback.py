@@ -10,9 +10,9 @@ from functools import partial
 
 import msgspec
 
-from ..store.lineage import Link
+from ..store.lineage import LinkedShard
 from ..store.problems import Problem
-from ..store.shards import Abandoned
+from ..store.shards import SaveAbandoned
 from ..store.store import Store
 from ..threads import Latch, Worker
 
@@ -58,13 +58,13 @@ class ReadBack(msgspec.Struct):
         """Stop reading."""
         self.over.set()
         reader = self._reader
-        if reader is not None and (reader.over or reader.ended.wait(LEAVE_S)):
+        if reader is not None and (reader.is_over or reader.ended.wait(LEAVE_S)):
             reader.wait()  # for its thread to end
 
-    def _read_files(self, links: Collection[Link], over: Latch) -> None:
+    def _read_files(self, links: Collection[LinkedShard], over: Latch) -> None:
         def still_idle() -> None:
             if over.is_set():
-                raise Abandoned
+                raise SaveAbandoned
 
         # the save that links the file meets the same error and reports it
         with suppress(Exception):

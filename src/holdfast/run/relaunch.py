@@ -23,7 +23,7 @@ from .. import journal, owner
 from ..journal import Log
 from ..ranks import Ranks
 from ..store.attempt import Attempt
-from ..store.format import Name
+from ..store.format import CheckpointName
 
 _ID, _COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 
@@ -80,7 +80,7 @@ def current_launch() -> Launch | None:
     count = os.environ.get(_COUNT, "")
     if _ID not in os.environ or not count.isdecimal():
         return None
-    return Launch(os.environ[_ID], int(count), owner.process(_agent_pid()))
+    return Launch(os.environ[_ID], int(count), owner.describe_process(_agent_pid()))
 
 
 def find_stop_before(logs: Sequence[Log], mine: Launch) -> journal.Event | None:
@@ -100,7 +100,7 @@ class StopBefore(NamedTuple):
     """A stop of the run in an earlier start of this launch."""
 
     reason: str
-    at: Name
+    at: CheckpointName
     restart: int  # of this launch
 
 
@@ -112,12 +112,16 @@ def note_start(ranks: Ranks, attempt: Attempt) -> StopBefore | None:
     if mine is None:
         return None
     said = ranks.gather("launch", msgspec.json.encode(mine))
-    word = ranks.lead("stopped before", lambda: msgspec.json.encode(_journal_start(attempt, said)))
+    word = ranks.run_on_rank_0(
+        "stopped before", lambda: msgspec.json.encode(_journal_start(attempt, said))
+    )
     event: dict[str, Any] | None = msgspec.json.decode(word)
     return (
         None
         if event is None
-        else StopBefore(event["reason"], Name(event["step"], event["phase"]), mine.restart)
+        else StopBefore(
+            event["reason"], CheckpointName(event["step"], event["phase"]), mine.restart
+        )
     )
 
 
@@ -149,7 +153,7 @@ def _agent_pid() -> int:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             break
-        above = owner.parent(pid)
+        above = owner.parent_pid(pid)
         if f"{_ID}=".encode() not in environment or above is None:
             break
         pid = above

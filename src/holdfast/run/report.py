@@ -55,7 +55,7 @@ class Reporter:
                 self.record("at")
                 self._noted_s = now_s
             with suppress(DiskError):  # the lines are kept, and written the next time
-                self.attempt.show()
+                self.attempt.flush_unless_busy()
             self.update_board()
             self._flushed_s = time.monotonic()
 

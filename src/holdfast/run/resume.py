@@ -12,7 +12,7 @@ import msgspec
 from .. import journal, scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..ranks import Ranks
-from ..store.attempt import Attempt, appear, is_checkpoint
+from ..store.attempt import Attempt, is_checkpoint, wait_until_visible
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
@@ -202,7 +202,7 @@ class Restorer(msgspec.Struct):
                 # holds the error.
                 fault = error.with_traceback(None)
             else:
-                self._ranks.lead("damage that is shared", self._quarantine_sharers)
+                self._ranks.run_on_rank_0("damage that is shared", self._quarantine_sharers)
                 return
             checkpoint = wait_for(partial(self._next_candidate, fault))
 
@@ -403,7 +403,9 @@ class Restorer(msgspec.Struct):
                 f"{quarantine}. To start from scratch all the same, say allow_fresh=True"
             )
         if gone := [
-            each for each in journal.unaccounted(self._attempt.earlier) if each != self._anew
+            each
+            for each in journal.unaccounted_checkpoints(self._attempt.earlier)
+            if each != self._anew
         ]:
             raise StoreError(
                 f"{self._store.root}: checkpoints were saved, "
@@ -437,8 +439,8 @@ def _open_chosen(store: Store, name: str) -> Checkpoint | None:
         return None
     path = store.root / "checkpoints" / name
     with suppress(FileNotFoundError):  # the restore reports it
-        appear(path, is_checkpoint)
-    return store.index.at(path)
+        wait_until_visible(path, is_checkpoint)
+    return store.index.checkpoint_at(path)
 
 
 def _plan_restore(
@@ -459,7 +461,7 @@ def _plan_restore(
     if tracked is None:
         return memory, None
     if tracked.places is not None:
-        tracked.places.expect(memory.get("bound_anew", ()))
+        tracked.places.expect_rebound(memory.get("bound_anew", ()))
     variables = tracked.variables.differences(memory["vars"], tracked.places)
     plan = tracked.plan_restore(checkpoint, types, compare=True)
     differences = tracked.differences(checkpoint, plan, memory.get("nested", []))

@@ -237,7 +237,7 @@ class Run(AbstractContextManager["Run"]):
     ) -> None:
         session = self._last
         # a forked child leaves the block: its parent has the run
-        if session is None or session.attempt.inherited:
+        if session is None or session.attempt.is_in_forked_child:
             return
         if session.lifetime.left:  # by Loop.leave, or a finished run ends the process
             self._release_session()
@@ -439,7 +439,9 @@ class Run(AbstractContextManager["Run"]):
         They become one line of the metrics log when the step is done; a checkpoint at that safe
         point contains them.
         """
-        values = {legible(name): format.number(name, value) for name, value in metrics.items()}
+        values = {
+            legible(name): format.metric_value(name, value) for name, value in metrics.items()
+        }
         if self._ended_run is None:
             self._open_session("log").metrics.log(values)
         else:

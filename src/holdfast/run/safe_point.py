@@ -150,7 +150,7 @@ def _announce_next_order(session: Session, windows: OrderWindows) -> None:
         windows.report_signal(stop.reason)
     if not windows.leading:
         return
-    heard = None if stop.reason is not None else session.ranks.wished()
+    heard = None if stop.reason is not None else session.ranks.pending_request()
     if heard is not None:
         stop.receive_from_rank(heard)
     land = saves.has_outcome

@@ -22,12 +22,12 @@ from ..journal import Log
 from ..ranks import Ranks
 from ..rules import Auto, Every
 from ..state.codec import Block
-from ..state.snapshot import Arena, Snapshot, is_borrowed, pin_of
+from ..state.snapshot import Arena, Snapshot, common_pin, is_borrowed
 from ..state.tree import flatten
 from ..store import format
 from ..store.checkpoint import Checkpoint
-from ..store.shards import Abandoned, Staged
-from ..store.store import Facts, Store
+from ..store.shards import SaveAbandoned, StagedState
+from ..store.store import ManifestFields, Store
 from ..terminal import log_line, warn
 from ..threads import Latch
 from . import settings, unsound
@@ -63,15 +63,15 @@ WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the pre
 class PendingSave(msgspec.Struct, frozen=True):
     """A save on its way to the disk, and the save before it."""
 
-    name: format.Name
+    name: format.CheckpointName
     reason: str
-    facts: Facts
-    before: format.Name | None  # the newest save if this one fails
+    facts: ManifestFields
+    before: format.CheckpointName | None  # the newest save if this one fails
     began_s: float
     # the copy that is written; None: the state itself is written while the loop waits
     snapshot: Snapshot | None
     # a checkpoint that stays until the next save, in case no start can go on from this one
-    refuge: format.Name | None
+    refuge: format.CheckpointName | None
 
     def as_committed(self) -> retention.CheckpointFacts:
         """Facts that a new best must beat before the checkpoint is committed."""
@@ -107,15 +107,15 @@ class Saver(msgspec.Struct):
     readback: ReadBack
     failures: SaveFailures
     _committed: Callable[[], None]  # called on rank 0 after each save
-    _last: interval.Mark  # the moment of the last save
-    saved: format.Name | None = None  # the newest save, the one in flight included
+    _last: interval.SafePointMark  # the moment of the last save
+    saved: format.CheckpointName | None = None  # the newest save, the one in flight included
     flight: PendingSave | None = None
     count: int = 0  # saves that this attempt has begun
     save_s: float = 0.0  # the longest save so far
     writer: SaveWriter = msgspec.field(default_factory=SaveWriter)
     arena: Arena = msgspec.field(default_factory=Arena)
     _room: DiskSpaceCheck | None = None
-    _epochs_end: format.Name | None = None  # the newest save at one
+    _epochs_end: format.CheckpointName | None = None  # the newest save at one
     durable_s: float = 0.0  # when the newest save was durable; 0.0: none was
     _point: int = 0  # the safe point of the last save, as counted by windows
     # why to save at the next safe point: run.save(), or to make up for a save
@@ -222,9 +222,9 @@ class Saver(msgspec.Struct):
         now, last = self._progress.interval_mark(epoch), self.waiting.since or self._last
         if isinstance(every, Auto):
             return self.pace is not None and self.pace.is_due(
-                last.seconds, now.seconds, ready=not self.arena.warming
+                last.seconds, now.seconds, ready=not self.arena.is_warming
             )
-        return interval.due(every, last=last, now=now)
+        return interval.save_is_due(every, last=last, now=now)
 
     def _interval_rule(self) -> Every | Auto | None:
         drill = self._drill
@@ -261,9 +261,9 @@ class Saver(msgspec.Struct):
         size = sum(block.data.nbytes for block in blocks if not is_borrowed(block))
         if self._options.background and size >= WARM_BYTES:
             with suppress(MemoryError):  # the first save will report it
-                self.arena.warm(size, pin_of(blocks))
+                self.arena.warm_up(size, common_pin(blocks))
 
-    def _stage_state(self, *, background: bool) -> Staged:
+    def _stage_state(self, *, background: bool) -> StagedState:
         """Return the state ready to be written: for a save in the background a copy of it, if
         memory allows.
 
@@ -274,7 +274,7 @@ class Saver(msgspec.Struct):
         if background and self.arena.size_bytes == 0 and not self._cramped:
             self._touch_memory(flatten(self._capture.tracked.capture()).leaves.values())
         state, weights = self._capture.capture_state()
-        if background and not self.arena.warming:
+        if background and not self.arena.is_warming:
             try:
                 staged = self._store.lay_out(state, self.arena, weights)
                 if staged.snapshot is not None and not (
@@ -334,7 +334,9 @@ class Saver(msgspec.Struct):
         elif in_place:
             self.writer.wait_until_released()
 
-    def _begin_save(self, reason: str, staged: Staged, facts: Facts, began_s: float) -> PendingSave:
+    def _begin_save(
+        self, reason: str, staged: StagedState, facts: ManifestFields, began_s: float
+    ) -> PendingSave:
         behind = self._last_batch.may_follow_last_batch()
         refuge = (
             self._epochs_end if self._progress.unproven_here else self.saved if behind else None
@@ -397,7 +399,7 @@ class Saver(msgspec.Struct):
             self.save(reason, metrics, at_once=True)
 
     def _write_and_commit(
-        self, staged: Staged, flight: PendingSave, over: Latch, before_each: BeforeEach
+        self, staged: StagedState, flight: PendingSave, over: Latch, before_each: BeforeEach
     ) -> Sequence[str]:
         """The part of a save that need not stall the loop. Return names of weights that are not
         finite.
@@ -405,7 +407,7 @@ class Saver(msgspec.Struct):
         Afterwards, until `over`, read what the next save will link.
         """
         store = self._store
-        with store.ranks.together("a save", known=(Abandoned,)):
+        with store.ranks.together("a save", known=(SaveAbandoned,)):
             # metrics before their checkpoint: no step may miss its line
             self._reporter.attempt.flush(sync=True)
         require_same_step(store.ranks, flight.name, flight.facts.epoch)
@@ -438,7 +440,7 @@ class Saver(msgspec.Struct):
         if flight.reason == "asked":
             log_line(f"{self._store.root}: saved {flight.name}, as asked")
         # a later attempt may have pruned it already
-        with suppress(DiskError, NotFound), attempt.acting("save"):
+        with suppress(DiskError, NotFound), attempt.translate_errors("save"):
             size_bytes = checkpoint.size_bytes
         stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
@@ -475,7 +477,7 @@ class Saver(msgspec.Struct):
         flight = self.flight
         if flight is not None:
             if flight.snapshot is not None:
-                flight.snapshot.give_up()
+                flight.snapshot.abandon()
             self._take_outcome(flight, self.writer.wait, last_chance=last_chance)
 
     def _take_outcome(
@@ -507,7 +509,7 @@ class Saver(msgspec.Struct):
                 and flight.reason in PERIODIC
                 and not last_chance
             )
-            if not spared and not isinstance(error, Abandoned):
+            if not spared and not isinstance(error, SaveAbandoned):
                 raise
             # no report: a newer save replaced it
             if str(error) and self.failures.record_failure(

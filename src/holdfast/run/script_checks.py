@@ -20,7 +20,7 @@ import msgspec
 from .. import owner
 from ..errors import DiskError, UsageError
 from ..ranks import Ranks
-from ..state.captured import ATOMS, Attributes
+from ..state.captured import ATOMS, AttributeSet
 from ..state.tree import flatten
 from . import alive, unsound
 from .carried import accesses_member
@@ -112,7 +112,7 @@ class ScriptChecks(msgspec.Struct):
         if number == 1 and self._ranks.leads:
             reporter.record("first_step", process_s=round(owner.age_s(), 3))
             with suppress(DiskError):  # the line is kept, and written the next time
-                reporter.attempt.show()
+                reporter.attempt.flush_unless_busy()
             alive.write_import_list()
         if number == 3 or number & (number - 1) == 0:
             for lost in self._watch.take_lost():
@@ -126,13 +126,13 @@ class ScriptChecks(msgspec.Struct):
         self._ends += ended
         kind, count = ("end", self._ends) if ended else ("step", number - self._ends)
         if number == 1:
-            self._steps = [(module, module.Steps()) for module in framework_modules()]
+            self._steps = [(module, module.StepObserver()) for module in framework_modules()]
             for _, steps in self._steps:
                 steps.begin()
             self._at_each = (
                 []
                 if self._tracked.keeps_gradients
-                else self._tracked.adapter_calls("at_safe_point")
+                else self._tracked.adapter_calls("detect_gradient_use")
             )
         for act in self._at_each:
             if act():
@@ -140,11 +140,11 @@ class ScriptChecks(msgspec.Struct):
         if number in (1, 3, 4, 8, 16, LAST_POINT):
             yield from self._find_optimizers()
         for _, steps in self._steps if number <= LAST_POINT else ():
-            steps.at(number)
+            steps.count_from(number)
             if number == LAST_POINT:
                 steps.end()
         if count in LOOKS["step"] and not ended:
-            self._tracked.call_adapters("look")
+            self._tracked.call_adapters("check_buffers")
         if number == 1 and not ended:
             self._compare_contents("end", only=is_scheduler)
         if count in LOOKS[kind]:
@@ -173,11 +173,14 @@ class ScriptChecks(msgspec.Struct):
                 {"vars": self._tracked.variables.state_dict()},
             )
             captured = {**self._tracked.capture(), RESERVED: variables}
-            held, reached = module.held_by(inside, captured), _HeldObjects(module, self._tracked)
-            for name, line in module.untracked(inside, held, reached, steps):
+            held, reached = (
+                module.memory_of_run(inside, captured),
+                _HeldObjects(module, self._tracked),
+            )
+            for name, line in module.untracked_parameters(inside, held, reached, steps):
                 yield from self._first_reports(LostValue("untracked_parameters", name, line))
             kept = {id(each) for each in inside.values()} | self._told
-            for optimizer, what in module.forgotten(steps, held, kept, captured):
+            for optimizer, what in module.unsaved_optimizers(steps, held, kept, captured):
                 if not reached.holds(optimizer):
                     self._told.add(id(optimizer))
                     yield from self._first_reports(_forgotten_optimizer(optimizer, what))
@@ -196,7 +199,7 @@ class ScriptChecks(msgspec.Struct):
         before, self._seen[kind] = self._seen[kind], {}
         modules = framework_modules()
         inside, captured = self._tracked.self_restoring_objects(), self._tracked.capture()
-        saved = {place for each in modules for place in each.held_by(inside, captured)}
+        saved = {place for each in modules for place in each.memory_of_run(inside, captured)}
         if only is None:
             self._left_out[kind].compare_content(saved)
         for variable in _candidates(objects):
@@ -237,7 +240,7 @@ class ScriptChecks(msgspec.Struct):
                 or is_copy_of_module(value, objects)
             ):
                 continue
-            if any(module.stepped_in(value, steps) for module, steps in self._steps):
+            if any(module.is_stepped(value, steps) for module, steps in self._steps):
                 continue
             name = _list_name(variable.path.rpartition(":")[2])
             if self._seen[kind][id(value)].changes < 2 and not self._changed_before(name):
@@ -379,14 +382,14 @@ class _HeldObjects(msgspec.Struct):
             if type(value) in ATOMS or isinstance(value, type) or id(value) in self._objects:
                 continue
             self._objects[id(value)] = value
-            self._places.add(self._module.place(value))
-            if depth and not self._module.saves_alone(value):
+            self._places.add(self._module.memory_of(value))
+            if depth and not self._module.omits_references(value):
                 waiting += [(each, depth - 1) for each in _members(value)]
         return self._objects
 
 
 def _members(value: Any) -> list[Any]:
-    if isinstance(value, Attributes):
+    if isinstance(value, AttributeSet):
         return [*value.values().values(), value.target]
     if isinstance(value, dict):
         return [*value.values()]

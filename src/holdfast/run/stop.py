@@ -146,7 +146,7 @@ class Lifetime(msgspec.Struct):
     @property
     def is_over(self) -> bool:
         """Whether this process does no more work for this attempt."""
-        return self.left or self.over is not None or self._attempt.inherited
+        return self.left or self.over is not None or self._attempt.is_in_forked_child
 
     def note_stopped(self, reason: str) -> Stopped:
         """Note that the attempt has stopped; return the exception to raise."""
@@ -181,7 +181,7 @@ def _silence_streams(streams: Iterable[int]) -> None:
     """
     for number in streams:
         if not os.isatty(number):
-            nowhere = disk.nowhere()
+            nowhere = disk.open_null()
             os.dup2(nowhere, number)
             os.close(nowhere)
 

@@ -11,21 +11,21 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ..errors import Mismatch, UsageError
-from ..legible import is_text, of_key
+from ..legible import is_text, key_text
 from ..state import codec, finite, generators, tree
 from ..state.captured import (
     ATOMS,
     MUTABLE,
-    Attributes,
-    Own,
-    captured,
+    AttributeSet,
+    StateAdapter,
+    capture_objects,
     is_plain,
     kept_factory,
     look_anew,
 )
-from ..state.fill import Act, Fill
+from ..state.fill import Act, InPlaceRestore
 from ..state.nodes import leaf_keys
-from ..state.places import Places
+from ..state.rebinding import RebindingTracker
 from ..state.unflatten import enough_stack
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -77,7 +77,7 @@ class Tracked:
         self.given = objects
         self.objects = {name: target for name, target in live.items() if target is not None}
         self.variables = Vars() if variables is None else variables
-        self.places: Places | None = None
+        self.places: RebindingTracker | None = None
         # leaves that the last restore filled itself, without a user's load_state_dict
         self.filled: set[str] = set()
         self._reducers: list[Any] = []
@@ -90,13 +90,13 @@ class Tracked:
         if self.places is not None:
             return
         given = {f"run.vars.{name}": each for name, each in self.variables.given().items()}
-        self.places = Places(OBJECTS, OBJECTS.places, self._roots, given)
+        self.places = RebindingTracker(OBJECTS, OBJECTS.places, self._roots, given)
 
     def rebound_objects(self) -> list[str]:
         """Return the places that hold another object than at the beginning, if the first one
         is still referenced.
         """
-        return [] if self.places is None else self.places.left()
+        return [] if self.places is None else self.places.rebound_places()
 
     def _roots(self) -> dict[str, Any]:
         return {
@@ -117,16 +117,16 @@ class Tracked:
         found = (
             each
             for name, target in self.objects.items()
-            for each in generators.within(name, target)
+            for each in generators.find_generators(name, target)
         )
-        return {path: generators.copied(each) for path, each in found}
+        return {path: generators.copy_generator(each) for path, each in found}
 
     def refill_generators(self, stored: Mapping[str, Any]) -> None:
         """Bring the generators into the states that `generators` had returned."""
         for name, target in self.objects.items() if stored else ():
-            for path, each in generators.within(name, target):
+            for path, each in generators.find_generators(name, target):
                 if path in stored:
-                    generators.refill(each, stored[path])
+                    generators.refill_generator(each, stored[path])
 
     def nested_paths(self) -> list[str]:
         """Return the paths of all self-restoring objects in containers. One object may have
@@ -150,7 +150,7 @@ class Tracked:
         for each in self.self_restoring_objects().values():
             adapter = adapter_for(each)
             # a framework's wrapper around it
-            target = adapter.inside(each) if hasattr(adapter, "inside") else each
+            target = adapter.unwrap(each) if hasattr(adapter, "unwrap") else each
             adapter = adapter_for(target)
             if hasattr(adapter, "changes_in_training") and adapter.changes_in_training(target):
                 # of a generator, each reference counts: Watch
@@ -175,19 +175,19 @@ class Tracked:
         known = self._capture_defaultdicts(_NoOwnObjects())
         values = self.variables.state_dict()
         return (
-            {name: captured(each, _NoOwnObjects(), known) for name, each in values.items()}
+            {name: capture_objects(each, _NoOwnObjects(), known) for name, each in values.items()}
             if known
             else values
         )
 
-    def _capture_defaultdicts(self, own: Own = OBJECTS) -> dict[int, tuple[Any, Any]]:
+    def _capture_defaultdicts(self, own: StateAdapter = OBJECTS) -> dict[int, tuple[Any, Any]]:
         """Captures of the defaultdicts that stand where one stood at the beginning: the live one
         keeps its factory.
         """
         known: dict[int, tuple[Any, Any]] = {}
-        for each in () if self.places is None else self.places.factories():
+        for each in () if self.places is None else self.places.initial_defaultdicts():
             if each.default_factory not in (None, *tree.FACTORIES.values()):
-                members = {key: captured(member, own, known) for key, member in each.items()}
+                members = {key: capture_objects(member, own, known) for key, member in each.items()}
                 known[id(each)] = each, defaultdict(kept_factory, members)
         return known
 
@@ -199,12 +199,17 @@ class Tracked:
         state = self._capture_known(known)
         return CapturedState(
             state,
-            frozenset(map(id, weight_leaves(known.values()))) if finite.can_look() else frozenset(),
+            frozenset(map(id, weight_leaves(known.values())))
+            if finite.can_check()
+            else frozenset(),
         )
 
     def _capture_known(self, known: dict[int, tuple[Any, Any]]) -> dict[str, Any]:
         with enough_stack():
-            return {name: captured(target, OBJECTS, known) for name, target in self.objects.items()}
+            return {
+                name: capture_objects(target, OBJECTS, known)
+                for name, target in self.objects.items()
+            }
 
     def digests(self) -> StateDigests:
         """Return the digests of the present state, leaf by leaf."""
@@ -232,7 +237,9 @@ class Tracked:
             lines.append(f"{name}: in the checkpoint, but {here}")
         inside = [(path, each) for path, each in plan.own if path.partition("/")[0] in stored]
         lost = [
-            f"{path}: not in the checkpoint" for path, each in inside if not plan.fill.reaches(each)
+            f"{path}: not in the checkpoint"
+            for path, each in inside
+            if not plan.fill.is_filled(each)
         ]
         lines += plan.fill.misfits + [line for line in lost if line not in plan.fill.misfits]
         absent = sorted({*nested}.difference(path for path, _ in plan.own))
@@ -247,7 +254,10 @@ class Tracked:
         """Return how the live objects would be filled with the checkpoint's state;
         nothing is changed.
         """
-        fill, stored = Fill(OBJECTS, self.places, compare=compare), set(checkpoint.parts())
+        fill, stored = (
+            InPlaceRestore(OBJECTS, self.places, compare=compare),
+            set(checkpoint.parts()),
+        )
         # what can only be filled comes first: another place that holds it too can be set
         names = sorted(
             (name for name in self.objects if name in stored),
@@ -256,7 +266,7 @@ class Tracked:
             ),
         )
         acts = [
-            fill.top(name, self.objects[name], checkpoint.handles(part=name, types=types))
+            fill.plan_top(name, self.objects[name], checkpoint.handles(part=name, types=types))
             for name in names
         ]
         return RestorePlan(fill, acts, self._own_objects())
@@ -280,7 +290,8 @@ class Tracked:
         """Return the order of sums that the reducers of several ranks have determined."""
         if not self._reducers:
             self._reducers = [
-                module.Reducers(self.self_restoring_objects()) for module in framework_modules()
+                module.ReducerLayouts(self.self_restoring_objects())
+                for module in framework_modules()
             ]
         return {name: seen for each in self._reducers for name, seen in each.capture().items()}
 
@@ -294,7 +305,9 @@ class Tracked:
         after the restore.
         """
         for module in framework_modules() if self._cold else ():
-            for name in module.Reducers(self.self_restoring_objects()).warm(self._cold):
+            for name in module.ReducerLayouts(self.self_restoring_objects()).restore_layouts(
+                self._cold
+            ):
                 del self._cold[name]
 
     def restore(self, checkpoint: Checkpoint, plan: RestorePlan) -> None:
@@ -304,7 +317,7 @@ class Tracked:
             path.partition("/")[0] for path, each in plan.own if adapter_for(each) is None
         }
         self.filled = {name for name in self.objects if name.partition("/")[0] not in themselves}
-        plan.fill.read()
+        plan.fill.read_leaves()
         for put in plan.acts:
             put()
         look_anew()
@@ -313,7 +326,7 @@ class Tracked:
 class RestorePlan(NamedTuple):
     """How a checkpoint would be restored."""
 
-    fill: Fill
+    fill: InPlaceRestore
     acts: list[Act]
     own: list[tuple[str, Any]]  # the objects that restore themselves, by their paths
 
@@ -339,7 +352,7 @@ def _self_restoring_objects(
         yield path, value
         return
     members: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Attributes):
+    if isinstance(value, AttributeSet):
         members = value.values().items()
     elif isinstance(value, dict):
         members = value.items()
@@ -348,7 +361,7 @@ def _self_restoring_objects(
     around = within | {id(value)}
     for key, member in members:
         if type(member) not in ATOMS and id(member) not in around:
-            yield from _self_restoring_objects(f"{path}/{of_key(key)}", member, around)
+            yield from _self_restoring_objects(f"{path}/{key_text(key)}", member, around)
 
 
 class StateDigests(NamedTuple):
@@ -367,7 +380,7 @@ class StateDigests(NamedTuple):
 
 def digest_state(
     captured: Mapping[str, Any],
-    stored: Mapping[str, format.Leaf] | None = None,
+    stored: Mapping[str, format.LeafEntry] | None = None,
     filled: Collection[str] = (),
 ) -> StateDigests:
     """Digest a state. For big leaves of `filled` that are also in `stored`,
@@ -402,7 +415,7 @@ def prediction_mode(targets: Collection[object]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for module in framework_modules():
-            stack.enter_context(module.still(targets))
+            stack.enter_context(module.evaluation_mode(targets))
         yield
 
 
@@ -425,17 +438,17 @@ def _why_untrackable(name: str, target: Any) -> str:
             " that a state_dict() has returned, a copy: "
             "give the optimizer, the scheduler or the scaler itself"
         )
-    if target is None or kind in MUTABLE or isinstance(target, Attributes) or OBJECTS.has(target):
+    if target is None or kind in MUTABLE or isinstance(target, AttributeSet) or OBJECTS.has(target):
         return ""
     instead = f"write Run(..., vars=dict({name}=...)), and run.vars.{name} in the loop"
     if kind in ATOMS or isinstance(target, _FIXED):
         has_objects = isinstance(target, tuple) and any(map(OBJECTS.has, target))
         return f", which cannot be changed in place: {'give a list' if has_objects else instead}"
-    framework = None if isinstance(target, type) else codec.framework(kind)
+    framework = None if isinstance(target, type) else codec.framework_of(kind)
     if framework is None:
         fields = f'name the attributes that change: state=dict({name}=Fields({name}, "...", "..."))'
         return f", without state_dict() and load_state_dict(): give it both, or {fields}"
-    why = str(codec.adapter(framework).unfit(target))
+    why = str(codec.import_adapter(framework).why_not_in_place(target))
     return f" and cannot be filled in place: {why}; or {instead}" if why else ""
 
 

@@ -17,7 +17,7 @@ import msgspec
 from .. import disk
 from ..data import promise
 from ..data.advice import Advice, other_samples
-from ..interval import Mark
+from ..interval import SafePointMark
 from ..ranks import Ranks
 from ..store import format
 from . import settings
@@ -27,7 +27,7 @@ from .report import Reporter
 EVENT = "unproven"  # of a drilled run's journal
 LEAST_STEPS = 1000  # the least number of steps that a save waits for an epoch's end
 _FILE = "{}-replays.json"  # beside the run's directory: the digests of what a drill has proven
-_UNPROVEN = msgspec.json.Decoder(promise.Unproven)
+_UNPROVEN = msgspec.json.Decoder(promise.UnprovenCode)
 _PROVEN = msgspec.json.Decoder(dict[str, str])
 
 
@@ -60,7 +60,7 @@ class EpochEndSaves(msgspec.Struct):
     _reporter: Reporter
     _by_steps: bool  # the run's interval is a number of steps
     _is_drilled: bool
-    since: Mark | None = None  # when the first of them was due
+    since: SafePointMark | None = None  # when the first of them was due
     _is_short: bool = False  # it waits at most until the next save is due
     _told: set[str | tuple[str, str]] = set()
 
@@ -76,7 +76,9 @@ class EpochEndSaves(msgspec.Struct):
             return
 
         def encode_mine() -> bytes:
-            return b"" if unknown is None else msgspec.json.encode(promise.unproven(unknown))
+            return (
+                b"" if unknown is None else msgspec.json.encode(promise.describe_unproven(unknown))
+            )
 
         def choose_unproven(several: list[bytes]) -> bytes:
             known = read_proven(attempt.root) if any(several) else {}
@@ -84,7 +86,9 @@ class EpochEndSaves(msgspec.Struct):
                 (each for each in several if each and _UNPROVEN.decode(each).code not in known), b""
             )
 
-        said = ranks.collect("a loader" if name else "the framework", encode_mine, choose_unproven)
+        said = ranks.run_on_all(
+            "a loader" if name else "the framework", encode_mine, choose_unproven
+        )
         found = progress.unproven[name] = _UNPROVEN.decode(said) if said else None
         if found is None:
             return
@@ -104,7 +108,7 @@ class EpochEndSaves(msgspec.Struct):
         self.report_where_saved()
         self.report_mid_epoch_save()
 
-    def reason_to_save(self, reason: str | None, now: Mark, *, at_end: bool) -> str | None:
+    def reason_to_save(self, reason: str | None, now: SafePointMark, *, at_end: bool) -> str | None:
         """Return why to save here: `reason`, or that a delayed save is due now; None: delay
         it, or no save is due.
         """
@@ -117,7 +121,7 @@ class EpochEndSaves(msgspec.Struct):
             return reason
         if self.since is None:
             self.since = now
-            idle = self._ranks.lead(
+            idle = self._ranks.run_on_rank_0(
                 "a save", lambda: b"yes" if self._last_attempt_saved_nothing("killed") else b""
             )
             self._is_short = bool(idle) or not (
@@ -164,7 +168,7 @@ class EpochEndSaves(msgspec.Struct):
             code=found.code,
         )
 
-    def report_untested_framework(self, found: promise.Unproven) -> None:
+    def report_untested_framework(self, found: promise.UnprovenCode) -> None:
         """Print, once in each start,
         that this framework version was not tested, and where the run saves.
         """
@@ -197,7 +201,7 @@ class EpochEndSaves(msgspec.Struct):
             kind="unproven_save",
         )
 
-    def should_stop_unsaved(self, saved: format.Name | None, count: int) -> bool:
+    def should_stop_unsaved(self, saved: format.CheckpointName | None, count: int) -> bool:
         """Whether a stop here saves nothing, because the next start resumes exactly from an epoch's
         end.
 
@@ -217,7 +221,7 @@ class EpochEndSaves(msgspec.Struct):
                 return b""
             return b"" if not count and self._last_attempt_saved_nothing("stop") else b"yes"
 
-        return bool(self._ranks.lead("a stop", encode_answer))
+        return bool(self._ranks.run_on_rank_0("a stop", encode_answer))
 
     def _last_attempt_saved_nothing(self, how: str) -> bool:
         """Whether the last attempt ended this way without a save. Rank 0 knows."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..errors import Damaged, UsageError
 from ..legible import is_text
-from ..state.fill import NOTHING, Act, Fill
-from ..state.places import Places
+from ..state.fill import NOTHING, Act, InPlaceRestore
+from ..state.rebinding import RebindingTracker
 
 
 class Vars:
@@ -73,15 +73,19 @@ class Vars:
     def state_dict(self) -> dict[str, Any]:
         return dict(self._values)
 
-    def load_state_dict(self, state: Mapping[str, Any], places: Places | None = None) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], places: RebindingTracker | None = None
+    ) -> None:
         """Fill or replace the values that `state` has;
         others stay. `places`: which of them are set anew.
         """
         fill, acts = self._plan(state, places)
-        fill.read()
+        fill.read_leaves()
         self._values.update({name: put() for name, put in acts.items()})
 
-    def differences(self, state: Mapping[str, Any], places: Places | None = None) -> list[str]:
+    def differences(
+        self, state: Mapping[str, Any], places: RebindingTracker | None = None
+    ) -> list[str]:
         """Return which values in `state` do not fit the live ones; nothing is changed."""
         return self._plan(state, places)[0].misfits
 
@@ -95,10 +99,12 @@ class Vars:
         self._new.clear()
         return found
 
-    def _plan(self, state: Mapping[str, Any], places: Places | None) -> tuple[Fill, dict[str, Act]]:
+    def _plan(
+        self, state: Mapping[str, Any], places: RebindingTracker | None
+    ) -> tuple[InPlaceRestore, dict[str, Act]]:
         if odd := [name for name in state if hasattr(Vars, name) or not is_text(name)]:
             raise Damaged(f"run.vars cannot have held {odd[0]!r}")
-        fill = Fill(places=places)
+        fill = InPlaceRestore(places=places)
         acts = {
             name: fill.plan(f"run.vars.{name}", self._values.get(name, NOTHING), value)
             for name, value in state.items()

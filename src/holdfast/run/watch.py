@@ -49,7 +49,7 @@ class UnusedValueWatch:
         self._unreachable: list[str] = []  # values that only the run held from the beginning
         self._held_vars: dict[str, int] = {}  # and the ids of their values
         self._trees = [
-            name for name, each in self._state.items() if hasattr(adapter_for(each), "unused")
+            name for name, each in self._state.items() if hasattr(adapter_for(each), "why_unused")
         ]
         self._looks = 0
         if not COUNTS:
@@ -106,7 +106,8 @@ class UnusedValueWatch:
         if self._looks < LOOKS or not self._trees:
             return
         why = {
-            name: adapter_for(self._state[name]).unused(self._state[name]) for name in self._trees
+            name: adapter_for(self._state[name]).why_unused(self._state[name])
+            for name in self._trees
         }
         self._trees = []
         if all(why.values()):
@@ -154,7 +155,7 @@ def _references_besides(box: list[Any], ours: int) -> int:
 def _is_container_or_array(value: Any) -> bool:
     """Whether it is a container, an array or a tensor."""
     return type(value) in MUTABLE or (
-        codec.framework(type(value)) is not None and codec.is_leaf(value)
+        codec.framework_of(type(value)) is not None and codec.is_leaf(value)
     )
 
 
@@ -180,7 +181,7 @@ def _is_abandoned(others: int, value: Any) -> bool:
         return _references_besides([bits], 2) <= 0  # the generator, and the name here
     if getattr(value, "base", None) is not None:  # an array that shows another one's memory
         return False
-    return all(module.alone(value) for module in framework_modules())
+    return all(module.is_unshared(value) for module in framework_modules())
 
 
 class _BindingPlace(NamedTuple):

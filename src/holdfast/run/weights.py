@@ -148,7 +148,7 @@ def _read_foreign_weights(source: StartFrom, models: Mapping[str, Any]) -> dict[
             found[name] = stored
     reports = {
         name: Report(
-            *weight_reader_for(models[name]).match(models[name], found[name], source.rename)
+            *weight_reader_for(models[name]).match_weights(models[name], found[name], source.rename)
         )
         for name in found
     }
@@ -217,7 +217,7 @@ class _WeightReader(msgspec.Struct):
         reports = {}
         for name, model in models.items():
             report = reports[name] = Report(
-                *weight_reader_for(model).match(model, stored[name], self._rename)
+                *weight_reader_for(model).match_weights(model, stored[name], self._rename)
             )
             if self._strict and not report.complete:
                 raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")

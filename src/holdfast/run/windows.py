@@ -50,7 +50,7 @@ class OrderWindows:
     ) -> None:
         self._ranks, self._words, self._clock, self._most = (
             ranks,
-            ranks.beside("windows"),
+            ranks.separate_conversation("windows"),
             clock,
             most_points,
         )
@@ -95,7 +95,7 @@ class OrderWindows:
         """Report to rank 0, once, a signal that this rank received."""
         if not self._wished:
             self._wished = True
-            self._ranks.wish(reason)
+            self._ranks.leave_request(reason)
 
     @property
     def order_delay_s(self) -> float:

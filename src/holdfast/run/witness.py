@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from ..state import rng, tree
-from ..state.captured import Attributes
+from ..state.captured import AttributeSet
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
 from .visible import (
@@ -109,7 +109,7 @@ class VariableRecorder:
 
     def __init__(self, held: Mapping[str, Any]) -> None:
         self._held = {id(value): name for name, value in held.items()}
-        fields = [(name, each) for name, each in held.items() if isinstance(each, Attributes)]
+        fields = [(name, each) for name, each in held.items() if isinstance(each, AttributeSet)]
         self._fields = {
             (id(each.target), field): name for name, each in fields for field in each.names
         }

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from ..store.shards import Abandoned
+from ..store.shards import SaveAbandoned
 from ..threads import Latch, Worker
 
 BeforeEach = Callable[[], None]
@@ -26,7 +26,7 @@ class SaveWriter:
     @property
     def in_flight(self) -> bool:
         """Whether work was submitted whose outcome was not fetched yet."""
-        if self._beside is not None and self._beside.withdrawn:
+        if self._beside is not None and self._beside.is_withdrawn:
             self._beside = None  # Ctrl-C came while it was started
         return self._beside is not None
 
@@ -102,4 +102,4 @@ class SaveWriter:
 
     def _check_abandoned(self) -> None:
         if self._unwanted:
-            raise Abandoned
+            raise SaveAbandoned

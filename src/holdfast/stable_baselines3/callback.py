@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..terminal import warn
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import RunOptions, Training, guarded, only_one, together
+from ..trainers.training import RunOptions, Training, end_run_on_error, merge_states, require_one
 from .state import callbacks_in, environments, state_of
 
 REPLACED = ("collect_rollouts", "train", "dump_logs")
@@ -71,12 +71,12 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
                 "each learn() needs its own, with its own path"
             )
         model, root = self.model, self.locals["callback"]
-        only_one(callbacks_in(root), Holdfast)
-        steps = self._rollouts(self.locals["total_timesteps"] - model.num_timesteps)
+        require_one(callbacks_in(root), Holdfast)
+        steps = self._count_rollouts(self.locals["total_timesteps"] - model.num_timesteps)
         before = model.num_timesteps
         self._begun = training = Training(
             self._path,
-            together(state_of(model, root, self), self._given),
+            merge_states(state_of(model, root, self), self._given),
             self._options,
             steps=steps,
             untried=self._untried,
@@ -84,13 +84,13 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         training.require_more()
         if model.num_timesteps != before:
             model._num_timesteps_at_start = model.num_timesteps  # noqa: SLF001  frames per second are those of now
-        self._wrap("collect_rollouts", self._collect)
-        self._wrap("train", self._train)
+        self._wrap_method("collect_rollouts", self._collect)
+        self._wrap_method("train", self._train)
         self._dump = model.dump_logs
         if not isinstance(model, OffPolicyAlgorithm):
             training.replace(model, "dump_logs", lambda _=0: None)
-        training.replace(model.logger, "dump", self._logging(model.logger.dump))
-        training.replace(model, EXCLUDED, _and_ours(getattr(model, EXCLUDED)))
+        training.replace(model.logger, "dump", self._log_before(model.logger.dump))
+        training.replace(model, EXCLUDED, _exclude_ours(getattr(model, EXCLUDED)))
 
     def _on_step(self) -> bool:
         return True
@@ -98,31 +98,31 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
     def _on_training_end(self) -> None:
         training = self._training
         try:
-            self._count()
+            self._mark_safe_point()
         except BaseException as error:
-            training.leave(error)
+            training.end_run(error)
             raise
-        training.leave()
+        training.end_run()
 
     # Replacements of the model's methods
     # --------------------------------------------------------------
 
-    def _wrap(self, name: str, instead: Callable[..., Any]) -> None:
+    def _wrap_method(self, name: str, instead: Callable[..., Any]) -> None:
         """Replace a method by `instead`, which gets the method as an argument;
         an error in either ends the run.
         """
         training = self._training
         training.replace(
-            self.model, name, guarded(instead, getattr(self.model, name), training.leave)
+            self.model, name, end_run_on_error(instead, getattr(self.model, name), training.end_run)
         )
 
     def _collect(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop, off_policy = self._training.loop, isinstance(self.model, OffPolicyAlgorithm)
-        self._count()
+        self._mark_safe_point()
         if not self._settled:
             self._settled = True
             loop.settle()
-            _tell_of_times(self.model)
+            _warn_of_lost_times(self.model)
         if not loop.goes_on:  # a callback had ended the training before this start
             return RolloutReturn(0, 0, continue_training=False) if off_policy else False
         found = original(*args, **kwargs)
@@ -142,7 +142,9 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
             self._dump(rollout)
         return original(*args, **kwargs)
 
-    def _logging(self, dump: Callable[..., None]) -> Callable[..., None]:
+    def _log_before(self, dump: Callable[..., None]) -> Callable[..., None]:
+        """Return a replacement for the logger's `dump` that logs the numbers in the run first."""
+
         def logged(step: int = 0) -> None:
             known = self.model.logger.name_to_value
             self._training.run.log(
@@ -152,13 +154,13 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
 
         return logged
 
-    def _count(self) -> None:
-        """Mark the safe point behind a rollout and its update."""
+    def _mark_safe_point(self) -> None:
+        """Mark the safe point after a rollout and its update."""
         if self._pending:
             self._pending = False
             self._training.loop.step_done()
 
-    def _rollouts(self, timesteps: int) -> int:
+    def _count_rollouts(self, timesteps: int) -> int:
         """Return how many rollouts learn() makes,
         or may make at most if their length is one of episodes.
         """
@@ -170,7 +172,7 @@ class Holdfast(BaseCallback):  # type: ignore[misc]
         return max(1, math.ceil(timesteps / (size * int(model.n_envs))))
 
 
-def _and_ours(excluded: Callable[[], list[str]]) -> Callable[[], list[str]]:
+def _exclude_ours(excluded: Callable[[], list[str]]) -> Callable[[], list[str]]:
     """Exclude the replaced attributes from `model.save` during learn():
     it pickles all other attributes.
     """
@@ -181,9 +183,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)
 
 
-def _tell_of_times(model: Any) -> None:
-    """Print what is lost of the episodes before this start:
-    their wall-clock times, a monitor's file.
+def _warn_of_lost_times(model: Any) -> None:
+    """Print what is lost of the episodes before this start: their wall-clock times, a monitor's
+    file.
     """
     for env in environments(model):
         missing = (

@@ -1,5 +1,5 @@
-"""Containers and generators that cannot be saved as they are:
-they have a user's class, or contain objects.
+"""The states of containers and generators that cannot be saved themselves: they have a user's
+class, or contain objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.d
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a checkpoint can hold `value` itself."""
+    """Return whether a checkpoint can hold `value` itself."""
     if isinstance(value, CODE):
         return False
     try:
@@ -30,9 +30,9 @@ def is_plain(value: Any) -> bool:
     return True
 
 
-class Container:
-    """A list, deque, dict or set that cannot be saved as it is: its class is the user's own, or it
-    holds objects.
+class ContainerState:
+    """The state of a list, deque, dict or set that cannot be saved itself: its class is the user's
+    own, or it holds objects.
 
     The objects restore themselves. Where all members are plain, there may be more or fewer of them
     than at the start.
@@ -44,7 +44,7 @@ class Container:
     def state_dict(self) -> dict[str, Any]:
         members = members_of(self._value)
         return {
-            "places": _places(members),
+            "places": _member_places(members),
             "plain": {key: each for key, each in members.items() if is_plain(each)},
         }
 
@@ -61,7 +61,7 @@ class Container:
                 plain if isinstance(value, dict) else plain.values()
             )
             return
-        if _places(here) != state["places"] or any(
+        if _member_places(here) != state["places"] or any(
             key in plain and not is_plain(here[key]) for key in here
         ):
             raise Mismatch(
@@ -74,9 +74,9 @@ class Container:
                 value[key] = each
 
 
-class ObjectArray:
-    """An array of objects, such as the infos of SB3's HerReplayBuffer. Members that are not empty
-    are saved by position.
+class ObjectArrayState:
+    """The state of an array of objects, such as the infos of SB3's HerReplayBuffer. Non-empty
+    members are saved by position.
     """
 
     def __init__(self, path: str, value: Any) -> None:
@@ -126,12 +126,12 @@ def members_of(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, dict) else dict(enumerate(value))
 
 
-def _places(members: Mapping[Any, Any]) -> list[Any]:
+def _member_places(members: Mapping[Any, Any]) -> list[Any]:
     return list(members) if is_plain(list(members)) else [len(members)]
 
 
-class Generator:
-    """A random generator of a class of the user's own."""
+class GeneratorState:
+    """The state of a random generator of a class of the user's own."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

@@ -27,7 +27,7 @@ from ..errors import Mismatch, UsageError
 from ..run.fields import Fields
 from ..run.objects import OBJECTS, STEERED
 from ..run.tracked import digest_state
-from .containers import CODE, Container, Generator, ObjectArray, is_plain, members_of
+from .containers import CODE, ContainerState, GeneratorState, ObjectArrayState, is_plain, members_of
 
 SET_BY_LEARN = {
     "_total_timesteps",
@@ -62,13 +62,13 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
         UsageError: an environment, a buffer or a callback holds a state that is unknown.
     """
     modules, tensors = model._get_torch_save_params()  # noqa: SLF001
-    state: dict[str, Any] = {"algorithm": _Facts(model)}
+    state: dict[str, Any] = {"algorithm": _AlgorithmFacts(model)}
     state |= {name.replace(".", "_"): attrgetter(name)(model) for name in [*modules, *tensors]}
     STEERED.update(each for each in state.values() if isinstance(each, torch.optim.Optimizer))
     walk = StateWalk()
     state["model"] = [
-        _Episodes(model),
-        Fields(model, *_own_names(model, [*modules, *tensors], walk)),
+        _EpisodeRecords(model),
+        Fields(model, *_algorithm_attributes(model, [*modules, *tensors], walk)),
     ]
     state["logger"] = Fields(model.logger, "name_to_value", "name_to_count", "name_to_excluded")
     roots = {name: getattr(model, name) for name in ("action_space", "action_noise", "env")}
@@ -79,12 +79,16 @@ def state_of(model: BaseAlgorithm, root: BaseCallback, own: BaseCallback) -> dic
     }
     return state | {
         "buffers": walk.found,
-        "objects": Objects(roots | others, known=[model, *walk.visited]),
+        "objects": EnvironmentStates(roots | others, known=[model, *walk.visited_objects]),
     }
 
 
-def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk) -> list[str]:
-    """Return the attributes that the algorithm itself changes, not those that a script gives it."""
+def _algorithm_attributes(
+    model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk
+) -> list[str]:
+    """Return the attributes that the algorithm itself changes, without those that a script gives
+    it.
+    """
     given = {name for kind in type(model).__mro__ for name in _parameters(kind)}
     elsewhere = (
         given | SET_BY_LEARN | {*EPISODES} | {name.partition(".")[0] for name in torch_names}
@@ -96,7 +100,7 @@ def _own_names(model: BaseAlgorithm, torch_names: Iterable[str], walk: StateWalk
         if is_plain(value):
             plain.append(name)
         elif not callable(value):
-            walk.member(name, value)
+            walk.visit_member(name, value)
     return plain
 
 
@@ -104,7 +108,7 @@ def _parameters(kind: type) -> Iterable[str]:
     return signature(kind.__init__).parameters if "__init__" in vars(kind) else ()  # type: ignore[misc]
 
 
-class _Facts:
+class _AlgorithmFacts:
     """Facts that must be the same when a training continues."""
 
     def __init__(self, model: BaseAlgorithm) -> None:
@@ -127,9 +131,9 @@ class _Facts:
                 )
 
 
-class _Episodes:
-    """The last episodes without their times,
-    which differ between any two runs: these come back as NaN.
+class _EpisodeRecords:
+    """The records of the last episodes without their times, which differ between any two runs:
+    these are restored as NaN.
     """
 
     def __init__(self, model: BaseAlgorithm) -> None:
@@ -150,9 +154,9 @@ class _Episodes:
         self._model.ep_success_buffer = deque(state["successes"], maxlen=most)
 
 
-class Objects:
-    """The state of environments and callbacks. It is found at each save,
-    since many attributes are set only on use.
+class EnvironmentStates:
+    """The states of environments and callbacks. They are found at each save, since many attributes
+    are set only on use.
     """
 
     def __init__(self, roots: Mapping[str, Any], known: Iterable[Any] = ()) -> None:
@@ -162,7 +166,7 @@ class Objects:
             [*known],
         )
         # refuses what a save would refuse
-        self._first = {path: _looks(each) for path, each in self.walk().items()}
+        self._first = {path: _attribute_digests(each) for path, each in self.walk().items()}
         self._restored: dict[str, set[str]] = {}
 
     def walk(self, stored: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
@@ -175,9 +179,9 @@ class Objects:
         return walk.found
 
     def state_dict(self) -> dict[str, Any]:
-        return {path: self._changed(path, each) for path, each in self.walk().items()}
+        return {path: self._object_state(path, each) for path, each in self.walk().items()}
 
-    def _changed(self, path: str, each: Any) -> dict[str, Any]:
+    def _object_state(self, path: str, each: Any) -> dict[str, Any]:
         """Return an object's state; of a callback only the attributes that training changed:
         others, such as a folder, are the script's.
         """
@@ -186,7 +190,7 @@ class Objects:
             return state
         first, now, restored = (
             self._first.get(path, {}),
-            _looks(each),
+            _attribute_digests(each),
             self._restored.get(path, set()),
         )
         return {
@@ -222,7 +226,7 @@ def _is_callback(each: Any) -> bool:
     return isinstance(each, Fields) and isinstance(each.target, BaseCallback)
 
 
-def _looks(each: Any) -> dict[str, dict[str, str]]:
+def _attribute_digests(each: Any) -> dict[str, dict[str, str]]:
     """Return, for each attribute of a callback,
     a text that differs for other values; for other objects nothing.
     """
@@ -242,7 +246,7 @@ class StateWalk:
         self._seen, self._stored = {id(each): each for each in known}, stored
 
     @property
-    def visited(self) -> Iterable[Any]:
+    def visited_objects(self) -> Iterable[Any]:
         return self._seen.values()
 
     def visit(self, path: str, value: Any) -> None:
@@ -255,28 +259,28 @@ class StateWalk:
             return
         self._seen[id(value)] = value
         if isinstance(value, SubprocVecEnv):
-            self.found[path] = _in_processes(path, value)
+            self.found[path] = _subprocess_states(path, value)
         elif all(
             callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict")
         ):
             self.found[path] = value
         elif isinstance(value, gymnasium.Space):
-            self._space(path, value)
+            self._visit_space(path, value)
         else:
-            self._attributes(path, value)
+            self._visit_attributes(path, value)
 
-    def member(self, path: str, value: Any) -> None:
-        """Add an attribute that cannot be saved itself: the objects that it consists of."""
+    def visit_member(self, path: str, value: Any) -> None:
+        """Visit the objects in an attribute that cannot be saved itself."""
         if isinstance(value, CODE) or is_plain(value):
             return
         if isinstance(value, list | tuple | deque | dict) or (
             isinstance(value, set) and is_plain([*value])
         ):
-            self._container(path, value)
+            self._visit_container(path, value)
         elif OBJECTS.has(value):
-            self.found[path] = Generator(value)
+            self.found[path] = GeneratorState(value)
         elif type(value) is np.ndarray and value.dtype == object:
-            self.found[path] = ObjectArray(path, value)
+            self.found[path] = ObjectArrayState(path, value)
         elif isinstance(value, np.ndarray):
             raise UsageError(f"{path} is a {type(value).__qualname__}: keep a plain numpy.ndarray")
         elif not hasattr(value, "__dict__") or type(value).__module__.partition(".")[0] in (
@@ -291,21 +295,21 @@ class StateWalk:
         else:
             self.visit(path, value)
 
-    def _container(self, path: str, value: Any) -> None:
-        """Add the members of a container, and which they are;
-        of a kind of its own also its attributes.
+    def _visit_container(self, path: str, value: Any) -> None:
+        """Visit the members of a container, and record which they are; of a user's class also its
+        attributes.
         """
         if id(value) in self._seen:
             return
         self._seen[id(value)] = value
         members = members_of(value)
-        self.found[path] = Container(path, value)
+        self.found[path] = ContainerState(path, value)
         for key, each in members.items():
-            self.member(f"{path}[{key!r}]", each)
+            self.visit_member(f"{path}[{key!r}]", each)
         if getattr(value, "__dict__", None):
-            self._attributes(f"{path}.__dict__", value)
+            self._visit_attributes(f"{path}.__dict__", value)
 
-    def _attributes(self, path: str, value: Any) -> None:
+    def _visit_attributes(self, path: str, value: Any) -> None:
         passed = {name for kind, names in BY_CLASS if isinstance(value, kind) for name in names}
         if (
             isinstance(value, gymnasium.Env)
@@ -325,11 +329,11 @@ class StateWalk:
             elif isinstance(each, VecEnv) or not (
                 isinstance(value, BaseCallback) or name in DISPLAYS
             ):
-                self.member(f"{path}.{name}", each)
+                self.visit_member(f"{path}.{name}", each)
         if plain:
             self.found[path] = Fields(value, *plain)
 
-    def _space(self, path: str, space: gymnasium.Space[Any]) -> None:
+    def _visit_space(self, path: str, space: gymnasium.Space[Any]) -> None:
         inner = getattr(space, "spaces", ())
         for key, each in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
             self.visit(f"{path}[{key!r}]", each)
@@ -347,16 +351,14 @@ class Resumable(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        return Objects({"env": self.env}).state_dict()
+        return EnvironmentStates({"env": self.env}).state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        Objects({"env": self.env}).load_state_dict(state)
+        EnvironmentStates({"env": self.env}).load_state_dict(state)
 
 
-class _Processes:
-    """Environments in processes of their own:
-    their states come through the pipes of SubprocVecEnv.
-    """
+class _SubprocessStates:
+    """The states of environments in processes of their own, through the pipes of SubprocVecEnv."""
 
     def __init__(self, env: SubprocVecEnv) -> None:
         self._env = env
@@ -369,7 +371,7 @@ class _Processes:
             self._env.env_method("load_state_dict", each, indices=[number])
 
 
-def _in_processes(path: str, env: SubprocVecEnv) -> _Processes:
+def _subprocess_states(path: str, env: SubprocVecEnv) -> _SubprocessStates:
     if not all(env.env_is_wrapped(Resumable)):
         raise UsageError(
             f"{path}: the state of environments in processes "
@@ -377,11 +379,11 @@ def _in_processes(path: str, env: SubprocVecEnv) -> _Processes:
             "make_vec_env(..., wrapper_class=holdfast.stable_baselines3.Resumable, "
             "vec_env_cls=SubprocVecEnv)"
         )
-    return _Processes(env)
+    return _SubprocessStates(env)
 
 
 def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:
-    """The callback, and those inside it."""
+    """Yield the callback, and those inside it."""
     yield root
     for name in ("callbacks", "callback", "callback_on_new_best"):
         inner = vars(root).get(name)
@@ -391,7 +393,7 @@ def callbacks_in(root: BaseCallback) -> Iterator[BaseCallback]:
 
 
 def environments(model: BaseAlgorithm) -> Iterator[Any]:
-    """The environments of this process with all their wrappers, outermost first."""
+    """Yield the environments of this process with all their wrappers, outermost first."""
     venv: Any = model.env
     while venv is not None:
         yield venv

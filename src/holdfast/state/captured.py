@@ -32,7 +32,7 @@ def kept_factory() -> Any:
     )
 
 
-class Own(Protocol):
+class StateAdapter(Protocol):
     """How to capture and restore objects that save themselves, wherever they are in a state."""
 
     def has(self, value: Any) -> bool: ...
@@ -41,9 +41,9 @@ class Own(Protocol):
     def restore(self, value: Any, stored: Any) -> None: ...
 
 
-class Attributes:
-    """Named attributes of an object, or named values of a dict.
-    In a state they replace the object.
+class AttributeSet:
+    """Named attributes of an object, or named values of a dict, that are saved in place of the
+    object.
     """
 
     def __init__(self, target: Any, names: tuple[str, ...]) -> None:
@@ -54,7 +54,7 @@ class Attributes:
             return {name: self.target[name] for name in self.names}
         return {name: getattr(self.target, name) for name in self.names}
 
-    def put(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: Any) -> None:
         """Set one attribute."""
         if type(self.target) is dict:
             self.target[name] = value
@@ -62,9 +62,11 @@ class Attributes:
             setattr(self.target, name, value)
 
 
-def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = None) -> Any:
-    """`value`, each object with its own way replaced by its capture; arrays and tensors by
-    reference.
+def capture_objects(
+    value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]] | None = None
+) -> Any:
+    """Return `value` with each object that saves itself replaced by its captured state; arrays and
+    tensors by reference.
 
     A container without such an object is returned itself. So is one that contains itself: `flatten`
     refuses it. `known`: values captured before, by id, each with its capture; it keeps them alive,
@@ -75,14 +77,14 @@ def captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]] | None = No
         return value
     if id(value) not in known:
         known[id(value)] = value, value
-        known[id(value)] = value, _captured(value, own, known)
+        known[id(value)] = value, _capture_value(value, own, known)
     return known[id(value)][1]
 
 
-def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
+def _capture_value(value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]]) -> Any:
     kind = type(value)
-    if isinstance(value, Attributes):
-        return {name: captured(each, own, known) for name, each in value.values().items()}
+    if isinstance(value, AttributeSet):
+        return {name: capture_objects(each, own, known) for name, each in value.values().items()}
     if own.has(value):
         return own.capture(value)
     is_mapping = kind in MAPPINGS
@@ -91,7 +93,7 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
     old = value.values() if is_mapping else value
     if is_plain(old):
         return value
-    new = [captured(each, own, known) for each in old]
+    new = [capture_objects(each, own, known) for each in old]
     if all(map(operator.is_, new, old)):
         return value
     if issubclass(kind, tuple):
@@ -103,15 +105,17 @@ def _captured(value: Any, own: Own, known: dict[int, tuple[Any, Any]]) -> Any:
 
 
 def is_plain(values: Any) -> bool:
-    """Whether tuples and lists of text, numbers and NumPy's arrays are all that is inside.
+    """Return whether the values hold only text, numbers, NumPy's arrays, and tuples and lists of
+    these.
 
-    The values are not visited one by one. Tensors are, because a parameter among them is a weight.
+    Plain values need not be visited one by one. Tensors do not count as plain: a parameter among
+    them is a weight.
     """
     known = _known.get()
     if known is None or type(values) not in (list, tuple, deque) or len(values) < _LONG:
-        return all(map(_is_plain, _blocks(values)))
+        return all(map(_is_plain, _batches_of(values)))
     if id(values) not in known:
-        known[id(values)] = values, all(map(_is_plain, _blocks(values)))
+        known[id(values)] = values, all(map(_is_plain, _batches_of(values)))
     return known[id(values)][1]
 
 
@@ -134,14 +138,14 @@ def look_anew() -> None:
         known.clear()
 
 
-def is_loose(values: Iterable[Any]) -> bool:
-    """Whether it is plain, and no other code holds a member, one of a tuple or list in it, or an
-    array's memory.
+def is_unshared(values: Iterable[Any]) -> bool:
+    """Return whether the values are plain, and no other code refers to a member, to a tuple or list
+    in it, or to an array's memory.
 
-    CPython's reference counts say so. Then it makes no difference whether members are filled or
-    replaced.
+    CPython's reference counts decide. If so, it makes no difference whether members are filled in
+    place or replaced.
     """
-    return _COUNTS and all(_is_plain(block, loose=True) for block in _blocks(values))
+    return _COUNTS and all(_is_plain(block, loose=True) for block in _batches_of(values))
 
 
 def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
@@ -169,7 +173,7 @@ def _is_plain(level: list[Any], *, loose: bool = False) -> bool:
     return False
 
 
-def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
+def _batches_of(values: Iterable[Any]) -> Iterator[list[Any]]:
     """Yield the members, some thousands at a time: all at once they would take much memory."""
     rest = iter(values)
     while block := list(islice(rest, 4096)):
@@ -178,22 +182,22 @@ def _blocks(values: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def is_array(kind: type) -> bool:
-    """Whether it is exactly NumPy's or torch's own array."""
+    """Return whether `kind` is exactly NumPy's or torch's own array type."""
     return kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch")
 
 
-def _alone() -> int:
+def _unshared_refcount() -> int:
     container: list[list[Any]] = [[]]
     block, held = list(container), list(container)
     return max(map(sys.getrefcount, held)) - (len(block) - 1)
 
 
-_ALONE = _alone()  # references to a value that its container and two lists hold
+_ALONE = _unshared_refcount()  # references to a value that its container and two lists hold
 _COUNTS = sys.implementation.name == "cpython" and "t" not in getattr(sys, "abiflags", "")
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """A dataclass's fields and other attributes, as far as they are set."""
+    """Return a dataclass's fields and other attributes, as far as they are set."""
     import dataclasses
 
     names = dict.fromkeys(
@@ -203,8 +207,8 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def is_dataclass(kind: type) -> bool:
-    """As in `dataclasses`, whose import takes as long as all of `state`: only a state with a
-    dataclass needs it.
+    """Return whether `kind` is a dataclass. `dataclasses` is not imported for that: the import
+    takes as long as all of `state`.
     """
     return hasattr(kind, "__dataclass_fields__")
 

@@ -5,26 +5,26 @@ and plainer values (`values` does it for Python's own types). The modules in `LE
 leaves of frameworks; each is imported when the first such object comes. They have the same
 functions:
 
-    node(value) -> Node | None           None: it is a leaf. UsageError: it cannot be saved, and why
-    value(tag, content) -> value         the inverse of `node`
-    shares(leaves) -> list[Share]        blocks, and which leaves lie in which of them
-    blank(stored) -> Blank               a leaf in the making, in fresh memory
-    mapped(stored, data) -> leaf | None  over its bytes as they are; None: they would have to be
-                                         moved
-    unfit(live) -> str                   why this value cannot take a leaf's bytes in place; empty:
-                                         it can
-    differing(live, stored) -> lines     in what a live leaf and a stored one, read or not, do not
-                                         agree
-    fill(pairs) -> None                  live leaves take the bytes of stored ones, read or not
-    span(live) -> (start, stop)          the addresses between which a live leaf lies
-    lives(live) -> call                  whether anybody still holds its memory, when the caller
-                                         does not any more
-    forms(rows), identities(rows), stacked(rows), unstacked(array)  see `rows`; a module without
-                                                                    them has no columns
-    refill(live, stored) -> bool         a live generator goes on as the stored one; False: they are
-                                         of two kinds
+    encode_node(value) -> Node | None    None: it is a leaf. UsageError: it cannot be saved, and why
+    decode_node(tag, content) -> value   the inverse of `encode_node`
+    group_into_blocks(leaves) -> list[SharedBlock]  blocks, and which leaves lie in which of them
+    allocate_leaf(stored) -> PendingLeaf            a leaf in fresh memory, to be read
+    build_mapped(stored, data) -> leaf | None       a leaf over its bytes as they are; None: they
+                                                    would have to be moved
+    why_not_in_place(live) -> str        why this value cannot receive a leaf's bytes in place;
+                                         empty: it can
+    list_differences(live, stored) -> lines  how a live leaf differs from a stored one, read or not
+    fill_in_place(pairs) -> None         copies the bytes of stored leaves, read or not, into live
+    memory_span(live) -> (start, stop)   the addresses between which a live leaf lies
+    memory_watcher(live) -> call         a function that tells, once the caller has dropped the
+                                         leaf, whether its memory is still in use
+    stacking_forms(rows), memory_identities(rows), stack(rows), unstack(array)  see `rows`; a module
+                                                                without them has no columns
+    refill_generator(live, stored) -> bool  sets a live generator to the stored one's state; False:
+                                            they are of two kinds
 
-A module of which no value is fit to be filled in place needs no `fill`, `span` or `lives`.
+A module whose values cannot be filled in place needs no `fill_in_place`, `memory_span` or
+`memory_watcher`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar
 import msgspec
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant, put
+from ..pages import Data, DistantBytes, copy_over
 
 if sys.byteorder != "little":
     raise ImportError("Holdfast stores little-endian bytes and runs on little-endian machines only")
@@ -187,7 +187,7 @@ class Node(NamedTuple):
     content: Any
 
 
-class Share(msgspec.Struct, frozen=True, gc=False):
+class SharedBlock(msgspec.Struct, frozen=True, gc=False):
     """One block and the leaves (by their index) inside it:
     whole (None), or as a view of its bytes.
     """
@@ -196,20 +196,22 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     places: Mapping[int, Mapping[str, Any] | None]
 
 
-class Blank(msgspec.Struct, frozen=True, gc=False):
-    """A leaf being read: the memory for its bytes, and the function that then builds the leaf."""
+class PendingLeaf(msgspec.Struct, frozen=True, gc=False):
+    """A leaf that is being read: the memory for its bytes, and the function that then builds the
+    leaf.
+    """
 
     data: Data  # writable, of the leaf's size
     value: Callable[[], Any]
 
 
-class Registered(NamedTuple):
+class RegisteredType(NamedTuple):
     kind: type
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
 
 
-REGISTERED: dict[str, Registered] = {}
+REGISTERED: dict[str, RegisteredType] = {}
 
 
 def register(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
@@ -220,7 +222,7 @@ def register(kind: type[T], encode: Callable[[T], Any], decode: Callable[[Any], 
     """
     if not isinstance(kind, type):
         raise UsageError(f"register takes a type, not {kind!r}")
-    REGISTERED[type_name(kind)] = Registered(kind, encode, decode)
+    REGISTERED[type_name(kind)] = RegisteredType(kind, encode, decode)
 
 
 def type_name(kind: type) -> str:
@@ -233,10 +235,10 @@ def encode_leaf(value: Any) -> Block:
     """
     if isinstance(value, bytes):
         return Block("bytes", "uint8", (len(value),), memoryview(value), {}, fixed=True)
-    name = framework(type(value))
-    if name is None or adapter(name).node(value) is not None:
+    name = framework_of(type(value))
+    if name is None or import_adapter(name).encode_node(value) is not None:
         raise UsageError(f"{type_name(type(value))} is not a leaf")
-    share: Share = adapter(name).shares([value])[0]
+    share: SharedBlock = import_adapter(name).group_into_blocks([value])[0]
     return share.block
 
 
@@ -252,15 +254,15 @@ def decode_leaf(stored: LeafReader) -> Any:
 
 def decode_leaves(stored: Sequence[LeafReader]) -> list[Any]:
     """Like `decode_leaf` for many leaves, all read in one call."""
-    blanks = [blank(each) for each in stored]
-    read_all(
+    blanks = [allocate_leaf(each) for each in stored]
+    read_into_memory(
         [(leaf, made.data) for leaf, made in zip(stored, blanks, strict=True) if made.data.nbytes]
     )
     blanks.reverse()  # reversed, so that each is freed once its leaf exists: some are a copy of it
     return [blanks.pop().value() for _ in stored]
 
 
-def blank(stored: LeafReader) -> Blank:
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
     """Return fresh memory for the content of `stored`.
 
     Raises:
@@ -269,40 +271,40 @@ def blank(stored: LeafReader) -> Blank:
     """
     if stored.kind == "bytes":
         data = bytearray(stored.size_bytes)
-        return Blank(memoryview(data), lambda: bytes(data))
-    made: Blank = _adapter_of(stored).blank(stored)
+        return PendingLeaf(memoryview(data), lambda: bytes(data))
+    made: PendingLeaf = _adapter_of(stored).allocate_leaf(stored)
     return made
 
 
-def mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
-    """Build the leaf over `data`, the bytes of its file;
-    None when their layout does not allow it.
+def build_mapped_leaf(stored: LeafReader, data: memoryview) -> Any:
+    """Build the leaf over `data`, the bytes of its file, without copying them; None if their layout
+    does not allow it.
     """
-    return None if stored.kind == "bytes" else _adapter_of(stored).mapped(stored, data)
+    return None if stored.kind == "bytes" else _adapter_of(stored).build_mapped(stored, data)
 
 
-def read_all(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
-    """Read each leaf into its memory:
-    in one call where their source allows it, otherwise one after another.
+def read_into_memory(wanted: Sequence[tuple[LeafReader, Data]]) -> None:
+    """Read each leaf into its memory: in one call where their source allows it, otherwise one after
+    another.
     """
     together = getattr(wanted[0][0], "read_all", None) if wanted else None
     if together is not None:
         together(wanted)
     else:
         for leaf, data in wanted:
-            if isinstance(data, Distant):
-                put(data, memoryview(leaf.read()))
+            if isinstance(data, DistantBytes):
+                copy_over(data, memoryview(leaf.read()))
             else:
                 leaf.read_into(data)
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage collection in this block: it creates a million objects and no cycle, and each
+def without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection in this block: it creates a million objects and no cycle, and each
     collection visits all.
 
-    On another thread than the main one nothing is changed: what the loop says meanwhile of the
-    collector counts.
+    On other threads than the main one nothing is changed: a loop in the main thread may set the
+    collector meanwhile.
     """
     was_on = gc.isenabled() and threading.current_thread() is threading.main_thread()
     if was_on:
@@ -326,12 +328,12 @@ def require_known(key: str, kind: str) -> None:
 
 def _adapter_of(stored: LeafReader) -> Any:
     require_known(stored.key, stored.kind)
-    return adapter(stored.kind)
+    return import_adapter(stored.kind)
 
 
-def checked_size(stored: LeafReader, itemsize: int) -> None:
-    """Raise Damaged unless shape and length agree.
-    Call it before memory is allocated for a shape from a file.
+def require_size(stored: LeafReader, itemsize: int) -> None:
+    """Raise Damaged unless shape and length agree. Call it before memory is allocated for a shape
+    from a file.
     """
     shape, size = stored.shape, stored.size_bytes
     # an empty leaf's bytes do not limit its other dimensions
@@ -341,20 +343,22 @@ def checked_size(stored: LeafReader, itemsize: int) -> None:
         raise Damaged(f"leaf {stored.key!r}: {stored.dtype} {list(shape)} is not {size} bytes")
 
 
-def is_stored(value: Any) -> TypeGuard[LeafReader]:
+def is_stored_leaf(value: Any) -> TypeGuard[LeafReader]:
     return hasattr(value, "read_into") and hasattr(value, "size_bytes")
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether `kind` is a tensor or an array type: the types as which stored leaves are read."""
-    name = framework(type(value))
+    """Return whether `value` is a tensor or an array: one of the types as which stored leaves are
+    read.
+    """
+    name = framework_of(type(value))
     try:
-        return name is not None and adapter(name).node(value) is None
+        return name is not None and import_adapter(name).encode_node(value) is None
     except UsageError:  # it cannot be saved
         return False
 
 
-def framework(kind: type) -> str | None:
+def framework_of(kind: type) -> str | None:
     """Return the framework of values of `kind`:
     that of the nearest base from a package in `LEAVES`.
     """
@@ -366,7 +370,7 @@ def framework(kind: type) -> str | None:
 
 
 @cache
-def adapter(name: str) -> Any:
+def import_adapter(name: str) -> Any:
     """Return the module for the leaves of the framework `name`, which must be a key of `LEAVES`."""
     try:
         return importlib.import_module(LEAVES[name])
@@ -376,9 +380,11 @@ def adapter(name: str) -> Any:
         raise UsageError(f"this checkpoint holds {name} data: pip install {name}") from error
 
 
-def shares(leaves: Sequence[Any]) -> list[Share]:
-    """Return blocks for leaves of one kind: those of a framework, or bytes."""
+def group_into_blocks(leaves: Sequence[Any]) -> list[SharedBlock]:
+    """Return blocks for leaves of one kind: those of one framework, or bytes."""
     if isinstance(leaves[0], bytes):
-        return [Share(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
-    found: list[Share] = adapter(str(framework(type(leaves[0])))).shares(leaves)
+        return [SharedBlock(encode_leaf(leaf), {index: None}) for index, leaf in enumerate(leaves)]
+    found: list[SharedBlock] = import_adapter(str(framework_of(type(leaves[0])))).group_into_blocks(
+        leaves
+    )
     return found

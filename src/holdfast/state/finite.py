@@ -31,19 +31,19 @@ _FIRST: Mapping[str, tuple[int, int]] = {
 _MINUS_ZERO = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz")
 
 
-def can_look() -> bool:
-    """Whether numbers can be checked in this process: that needs NumPy."""
+def can_check() -> bool:
+    """Return whether numbers can be checked in this process: that needs NumPy."""
     return find_spec("numpy") is not None
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether the dtype is a known one whose numbers can be infinite or NaN."""
+    """Return whether the dtype is a known one whose numbers can be infinite or NaN."""
     return dtype in _FIRST or dtype in _MINUS_ZERO
 
 
 def is_finite(data: memoryview, dtype: str) -> bool:
-    """Whether all numbers of a floating `dtype` in `data`,
-    whole ones, are finite. Other threads run meanwhile.
+    """Return whether all numbers of a floating `dtype` in `data` are finite. Other threads run
+    meanwhile.
     """
     import numpy as np  # the core does not need it
 

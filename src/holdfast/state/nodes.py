@@ -1,8 +1,8 @@
 """Nodes: read the tree of a manifest directly. This builds no values, and needs no types or
 frameworks.
 
-Malformed nodes raise Damaged, except in `leaf_keys` and `named`, which skip them. A tree
-may be large, and a stranger's: nothing here takes more than a few steps for each of its nodes.
+Malformed nodes raise Damaged, except in `leaf_keys` and `user_types`, which skip them. A tree may
+be large or hostile, so every function takes only a few steps for each of its nodes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MAX_DEPTH = 100
 
 def leaf_keys(tree: Any) -> set[str]:
     """Return the leaves that `tree` refers to."""
-    return {content for tag, content in _tags(tree) if tag == "leaf" and type(content) is str}
+    return {content for tag, content in _walk_tags(tree) if tag == "leaf" and type(content) is str}
 
 
-def named(tree: Any) -> Iterator[tuple[str, str]]:
-    """Return tags and names of the user's types in `tree`."""
-    for tag, content in _tags(tree):
+def user_types(tree: Any) -> Iterator[tuple[str, str]]:
+    """Yield tags and names of the user's types in `tree`."""
+    for tag, content in _walk_tags(tree):
         if tag in NAMED and type(content) is list and content and type(content[0]) is str:
             yield tag, content[0]
 
 
-def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
+def _walk_tags(tree: Any) -> Iterator[tuple[str, Any]]:
     """Yield every tag in `tree` with its content."""
     rest = [tree]
     while rest:
@@ -47,20 +47,20 @@ def _tags(tree: Any) -> Iterator[tuple[str, Any]]:
             for tag, content in node.items():
                 yield tag, content
                 if type(content) is not str:
-                    rest += _inside(tag, content)
+                    rest += _inner_nodes(tag, content)
 
 
-def _inside(tag: str, content: Any) -> Iterable[Any]:
+def _inner_nodes(tag: str, content: Any) -> Iterable[Any]:
     """Yield nodes under a tag.
     The names of a dict's members and of fields are the user's, not tags.
     """
     if tag in ("ordered_with", "dataclass") and type(content) is list and len(content) == 2:
-        return [content[0], *_inside("dict", content[1])]
+        return [content[0], *_inner_nodes("dict", content[1])]
     return content.values() if tag == "dict" and type(content) is dict else [content]
 
 
-def quoted(text: str) -> str:
-    """Return `text` as a part of a leaf's key."""
+def quote_key(text: str) -> str:
+    """Return `text`, quoted as a part of a leaf's key."""
     if is_safe(text):
         return text
     # quote() leaves these alone besides letters, digits and "_.-"
@@ -70,9 +70,9 @@ def quoted(text: str) -> str:
 is_safe = re.compile(r"[A-Za-z0-9_.-]+").fullmatch
 
 
-def unused(key: str, taken: Mapping[str, Any]) -> str:
-    """Return `key`, with a number if it is taken:
-    1 and "1" are quoted alike. "~" is never in a quoted key.
+def unused_key(key: str, taken: Mapping[str, Any]) -> str:
+    """Return `key`, with a number appended if it is in `taken`: 1 and "1" are quoted alike. "~" is
+    never in a quoted key.
     """
     number, chosen = 1, key
     while chosen in taken:
@@ -81,7 +81,7 @@ def unused(key: str, taken: Mapping[str, Any]) -> str:
     return chosen
 
 
-class Opened(NamedTuple):
+class ParsedNode(NamedTuple):
     """A parsed node: its kind, and its members by the names that leaf keys use."""
 
     kind: str  # "dict", "tuple", "dataclass Hyper", ...
@@ -123,7 +123,7 @@ class _Indexed(Mapping[str, Any]):
         return zip(map(str, count()), self.nodes, strict=False)
 
 
-def opened(node: Any, depth: int = 0) -> Opened:
+def parse_node(node: Any, depth: int = 0) -> ParsedNode:
     """Return the node's kind and members. `depth`: the number of containers around it.
 
     Raises:
@@ -132,36 +132,36 @@ def opened(node: Any, depth: int = 0) -> Opened:
     if depth > MAX_DEPTH:
         raise _too_deep()
     try:
-        return _opened(*tagged(node), depth)
+        return _parse_tagged(*split_tag(node), depth)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise _no_node(node) from error
+        raise _malformed(node) from error
 
 
-def _opened(tag: str, content: Any, depth: int) -> Opened:
+def _parse_tagged(tag: str, content: Any, depth: int) -> ParsedNode:
     if tag == "packed":
-        return Opened("list", _packed_members(content))
+        return ParsedNode("list", _packed_members(content))
     if tag == "deque" and type(content[1]) is dict:
-        kind = tag if content[0] is None else f"deque(maxlen={_short(content[0])})"
-        return Opened(kind, _packed_members(content[1]["packed"]))
+        kind = tag if content[0] is None else f"deque(maxlen={_abbreviate(content[0])})"
+        return ParsedNode(kind, _packed_members(content[1]["packed"]))
     if tag == "tuple" and type(content) is dict:
-        return Opened(tag, _packed_members(content["packed"]))
+        return ParsedNode(tag, _packed_members(content["packed"]))
     if tag in ("list", "tuple", "set", "frozenset"):
-        return Opened(tag, _Indexed(content))
+        return ParsedNode(tag, _Indexed(content))
     if tag == "set_table":
-        return Opened("set", _Indexed(content[0]))
+        return ParsedNode("set", _Indexed(content[0]))
     if tag == "dict":
-        return Opened(tag, _members_by_name(content))
+        return ParsedNode(tag, _members_by_name(content))
     if tag in ("items", "ordered", "counter"):
-        return _keyed("dict" if tag == "items" else tag, content, depth)
+        return _parse_mapping("dict" if tag == "items" else tag, content, depth)
     if tag == "ordered_with":
         pairs, attributes = content
-        kind, members, keys = _keyed("ordered", pairs, depth)
-        return Opened(kind, {**(members or {}), **_members_by_name(attributes, ".")}, keys)
+        kind, members, keys = _parse_mapping("ordered", pairs, depth)
+        return ParsedNode(kind, {**(members or {}), **_members_by_name(attributes, ".")}, keys)
     if tag in ("defaultdict", "defaultdict_of"):
-        return _keyed(f"defaultdict({_short(content[0])})", content[1], depth)
+        return _parse_mapping(f"defaultdict({_abbreviate(content[0])})", content[1], depth)
     if tag == "deque":
-        return Opened(
-            tag if content[0] is None else f"deque(maxlen={_short(content[0])})",
+        return ParsedNode(
+            tag if content[0] is None else f"deque(maxlen={_abbreviate(content[0])})",
             _Indexed(content[1]),
         )
     if tag in NAMED:
@@ -173,8 +173,8 @@ def _opened(tag: str, content: Any, depth: int) -> Opened:
             if tag == "namedtuple"
             else {"value": inner}
         )
-        return Opened(f"{tag} {name}", members)
-    return Opened(tag, _Indexed(content) if isinstance(content, list) else None)
+        return ParsedNode(f"{tag} {name}", members)
+    return ParsedNode(tag, _Indexed(content) if isinstance(content, list) else None)
 
 
 def _packed_members(parts: list[Any]) -> dict[str, Any]:
@@ -188,12 +188,12 @@ def _packed_members(parts: list[Any]) -> dict[str, Any]:
             members |= {str(start + at): node for at, node in enumerate(content)}
             start += len(content)
         else:
-            members |= _columns(f"{start}-{start + rows}", content)
+            members |= _column_members(f"{start}-{start + rows}", content)
             start += rows
     return members
 
 
-def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
+def _column_members(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
     ((tag, content),) = column.items()
     if depth > MAX_DEPTH:
         raise _too_deep()
@@ -209,7 +209,7 @@ def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
     elif tag == "custom":
         inner = [(name, content[1])]
     elif tag == "dict":
-        inner = [(f"{name}.{quoted(key)}", each) for key, each in content.items()]
+        inner = [(f"{name}.{quote_key(key)}", each) for key, each in content.items()]
     elif tag in ("list", "tuples"):
         inner = [(f"{name}._", content[1])]
     elif tag == "kinds":
@@ -217,7 +217,9 @@ def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
     else:
         return {name: content}
     found = {
-        key: node for part, each in inner for key, node in _columns(part, each, depth + 1).items()
+        key: node
+        for part, each in inner
+        for key, node in _column_members(part, each, depth + 1).items()
     }
     if tag == "kinds":
         found[f"{name}.kind"] = content[0]
@@ -226,8 +228,9 @@ def _columns(name: str, column: Any, depth: int = 0) -> dict[str, Any]:
     return found
 
 
-def tagged(node: Any) -> tuple[str, Any]:
-    """The node's tag (of what stands for itself: "list" or "") and what is under it.
+def split_tag(node: Any) -> tuple[str, Any]:
+    """Return the node's tag and what is under it. Nodes without a tag have "list" (arrays) or ""
+    (others).
 
     Raises:
         Damaged: it is no such node.
@@ -237,43 +240,43 @@ def tagged(node: Any) -> tuple[str, Any]:
     if isinstance(node, dict):
         tag, content = next(iter(node.items()), ("", None))
         if tag == "long_str" and len(node) == 1:  # shown as the leaf that has its bytes
-            return tagged(content)
+            return split_tag(content)
         key = content.get("leaf") if tag == "view" and isinstance(content, dict) else content
         if len(node) != 1 or (tag in LEAVES and type(key) is not str):
-            raise _no_node(node)
+            raise _malformed(node)
         return str(tag), content
     return "", node
 
 
-def _no_node(node: Any) -> Damaged:
-    return Damaged(f"the tree holds {_short(node)}, which is no node")
+def _malformed(node: Any) -> Damaged:
+    return Damaged(f"the tree holds {_abbreviate(node)}, which is no node")
 
 
-def _short(value: Any) -> str:
+def _abbreviate(value: Any) -> str:
     """Return a few words of any JSON, however large it is."""
     text = value if type(value) is str else reprlib.repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _members_by_name(content: Mapping[str, Any], mark: str = "") -> dict[str, Any]:
-    return {mark + quoted(name): node for name, node in content.items()}
+    return {mark + quote_key(name): node for name, node in content.items()}
 
 
-def _keyed(kind: str, pairs: list[Any], depth: int) -> Opened:
+def _parse_mapping(kind: str, pairs: list[Any], depth: int) -> ParsedNode:
     members: dict[str, Any] = {}
     keys: dict[str, Any] = {}
     for key, node in pairs:
-        text = value(key)
-        part = unused(
-            quoted(text if isinstance(text, str) else spelled(key, depth=depth + 1)), members
+        text = scalar_value(key)
+        part = unused_key(
+            quote_key(text if isinstance(text, str) else format_node(key, depth=depth + 1)), members
         )
         members[part] = node
         if not isinstance(text, str):
             keys[part] = key
-    return Opened(kind, members, keys)
+    return ParsedNode(kind, members, keys)
 
 
-def value(node: Any) -> Any:
+def scalar_value(node: Any) -> Any:
     """Return the node's null, boolean, number or string; otherwise the node itself."""
     if isinstance(node, dict) and len(node) == 1:
         ((tag, content),) = node.items()
@@ -285,39 +288,39 @@ def value(node: Any) -> Any:
     return node
 
 
-def is_plain(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
     """Whether the node is a null, boolean, number or string."""
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def spelled(node: Any, most: int | None = None, depth: int = 0) -> str:
+def format_node(node: Any, most: int | None = None, depth: int = 0) -> str:
     """Return the node as one line, similar to Python's repr; unavailable types appear by name.
 
     Of more than `most` characters, return the first ones and "...".
     """
     pieces: list[str] = []
     room = most
-    for piece in _pieces(node, most, depth):
+    for piece in _format_pieces(node, most, depth):
         pieces.append(piece)
         if room is not None and (room := room - len(piece)) < 0:
             return "".join(pieces)[: (most or 0) - 3] + "..."
     return "".join(pieces)
 
 
-def _pieces(node: Any, most: int | None, depth: int) -> Iterator[str]:
-    simple = value(node)
-    if is_plain(simple):
-        yield _literal(simple, most)
+def _format_pieces(node: Any, most: int | None, depth: int) -> Iterator[str]:
+    simple = scalar_value(node)
+    if is_scalar(simple):
+        yield _format_scalar(simple, most)
         return
-    kind, members, _ = opened(node, depth)
+    kind, members, _ = parse_node(node, depth)
     if members is None:
-        yield f"<{kind} {_text(tagged(node)[1])}>"
+        yield f"<{kind} {_format_text(split_tag(node)[1])}>"
         return
     mapping = kind in ("dict", "ordered")
     before, after = ("{", "}") if mapping else _BRACKETS.get(kind, (f"<{kind} ", ">"))
     for part, member in members.items():
         yield f"{before}{part}: " if mapping else before
-        yield from _pieces(member, most, depth + 1)
+        yield from _format_pieces(member, most, depth + 1)
         before = ", "
     yield after if members else before + after
 
@@ -325,13 +328,13 @@ def _pieces(node: Any, most: int | None, depth: int) -> Iterator[str]:
 _BRACKETS = {"list": ("[", "]"), "tuple": ("(", ")"), "set": ("{", "}")}
 
 
-def _literal(simple: Any, most: int | None) -> str:
+def _format_scalar(simple: Any, most: int | None) -> str:
     if isinstance(simple, str) and most is not None:
         simple = simple[: most + 1]
-    return str(number(simple)) if type(simple) is int else repr(simple)
+    return str(printable_number(simple)) if type(simple) is int else repr(simple)
 
 
-def number(value: int) -> int | str:
+def printable_number(value: int) -> int | str:
     """Return `value`; if Python spells no decimal number of that length, the text of its
     hexadecimal digits.
 
@@ -344,7 +347,7 @@ def number(value: int) -> int | str:
     return value
 
 
-def _text(content: Any) -> str:
+def _format_text(content: Any) -> str:
     import json  # imported late: few starts need it
 
     try:
@@ -357,82 +360,82 @@ def _too_deep() -> Damaged:
     return Damaged(f"the tree is more than {MAX_DEPTH} containers deep")
 
 
-def plain(node: Any, depth: int = 0) -> Any:
+def to_json(node: Any, depth: int = 0) -> Any:
     """Return the node for JSON: mappings and lists unchanged; an unavailable type becomes an object
     that names it.
 
     Numbers are as `number` returns them.
     """
-    simple = value(node)
-    if is_plain(simple):
-        return number(simple) if type(simple) is int else simple
-    kind, members, _ = opened(node, depth)
+    simple = scalar_value(node)
+    if is_scalar(simple):
+        return printable_number(simple) if type(simple) is int else simple
+    kind, members, _ = parse_node(node, depth)
     if members is None:
-        return {kind: tagged(node)[1]}
+        return {kind: split_tag(node)[1]}
     if kind in ("list", "tuple", "set"):
         return [
-            plain(member, depth + 1) if type(member) in (list, dict) else member
+            to_json(member, depth + 1) if type(member) in (list, dict) else member
             for member in members.values()
         ]
-    inner = {part: plain(member, depth + 1) for part, member in members.items()}
+    inner = {part: to_json(member, depth + 1) for part, member in members.items()}
     return inner if kind in ("dict", "ordered") else {kind: inner}
 
 
-def at(node: Any, *parts: str) -> Any:
+def node_at(node: Any, *parts: str) -> Any:
     """Return the node under `parts`; null when there is none."""
     for part in parts:
-        node = (opened(node).members or {}).get(part)
+        node = (parse_node(node).members or {}).get(part)
     return node
 
 
-class Ends(NamedTuple):
-    """The ends of a node's paths."""
+class PathEnds(NamedTuple):
+    """The leaves and views of a node with their paths, and the number of other values."""
 
     # leaves and views, each with its path; parts are quoted as in leaf keys
     leaves: list[tuple[tuple[str, ...], Any]]
     values: int  # how many others there are
 
 
-def ends(node: Any) -> Ends:
+def find_path_ends(node: Any) -> PathEnds:
     """Find every leaf and view in `node`, in order, and count the values that have no members."""
     leaves: list[tuple[tuple[str, ...], Any]] = []
     values = 0
     rest: list[tuple[tuple[str, ...], Any]] = [((), node)]
     while rest:
         path, each = rest.pop()
-        if tagged(each)[0] in LEAVES:
+        if split_tag(each)[0] in LEAVES:
             leaves.append((path, each))
             continue
-        found = opened(each, len(path))
+        found = parse_node(each, len(path))
         inner = found.containers
         values += 1 if found.members is None else len(found.members) - len(inner)
         rest += [((*path, part), member) for part, member in reversed(inner)]
-    return Ends(leaves, values)
+    return PathEnds(leaves, values)
 
 
-def described(node: Any, most: int | None) -> Iterator[tuple[str, str]]:
-    """Yield names and values of the members of `node`,
-    each as one line of at most that many characters.
+def describe_members(node: Any, most: int | None) -> Iterator[tuple[str, str]]:
+    """Yield names and values of the members of `node`, each as one line of at most `most`
+    characters.
     """
-    for part, member in (opened(node).members or {}).items():
-        yield part, spelled(member, most, 1)
+    for part, member in (parse_node(node).members or {}).items():
+        yield part, format_node(member, most, 1)
 
 
-def values(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def iterate_values(node: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield paths and nodes of everything in `node` that is neither a leaf nor a container of
     others.
     """
-    if tagged(node)[0] in LEAVES:
+    if split_tag(node)[0] in LEAVES:
         return
-    found = opened(node, depth)
+    found = parse_node(node, depth)
     compact = not found.members or found.kind in ("tuple", "set", "frozenset")
     in_a_row = found.kind == "list" and not found.containers
-    if in_a_row or (compact and not any(tag in LEAVES for tag, _ in _tags(node))):
+    if in_a_row or (compact and not any(tag in LEAVES for tag, _ in _walk_tags(node))):
         yield path or "state", node
         return
     for part, member in (found.members or {}).items():
         place = f"{path}/{part}" if path else part
         if type(member) in (list, dict):
-            yield from values(member, place, depth + 1)
+            yield from iterate_values(member, place, depth + 1)
         else:
             yield place, member

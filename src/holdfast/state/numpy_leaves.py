@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from ..errors import Damaged, UsageError
-from ..pages import Data, Distant, slabs
+from ..pages import Data, DistantBytes, slabs
 from .codec import (
     ITEMSIZE,
     UNSOUND,
-    Blank,
     Block,
     LeafReader,
     Node,
-    Share,
-    checked_size,
-    is_stored,
-    read_all,
+    PendingLeaf,
+    SharedBlock,
+    is_stored_leaf,
+    read_into_memory,
+    require_size,
 )
 
 # NumPy's own dtypes by name; others by its spelling, or by their name in ml_dtypes (bfloat16,
@@ -43,7 +43,7 @@ BIT_GENERATORS: Mapping[str, Any] = {
 }
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if type(value) is np.ndarray:
         dtype_json(value.dtype)
         return None
@@ -55,7 +55,9 @@ def node(value: Any) -> Node | None:
         return Node("numpy.dtype", dtype_json(value))
     if type(value) is np.random.Generator:
         bits = value.bit_generator
-        return Node("numpy.Generator", [_name(bits), [bits.state, _seed(bits)]])
+        return Node(
+            "numpy.Generator", [_bit_generator_name(bits), [bits.state, _seed_sequence_of(bits)]]
+        )
     if type(value) is np.random.RandomState:
         return Node("numpy.RandomState", _legacy_state(value))
     if type(value) is np.random.SeedSequence:
@@ -64,16 +66,16 @@ def node(value: Any) -> Node | None:
     raise UsageError("only plain arrays are saved: numpy.asarray(it) is one")
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](content)
 
 
-def shares(arrays: Sequence[Any]) -> list[Share]:
-    return [Share(_encode(array), {index: None}) for index, array in enumerate(arrays)]
+def group_into_blocks(arrays: Sequence[Any]) -> list[SharedBlock]:
+    return [SharedBlock(_encode(array), {index: None}) for index, array in enumerate(arrays)]
 
 
 def _encode(array: Any) -> Block:
-    name, described = _named(array.dtype)
+    name, described = _dtype_name(array.dtype)
     attrs: dict[str, Any] = {} if described is None else {"dtype": described}
     flags = array.flags
     if flags.f_contiguous and not flags.c_contiguous:
@@ -84,10 +86,10 @@ def _encode(array: Any) -> Block:
 def _data(array: Any) -> Data:
     if array.flags.c_contiguous or not array.nbytes:
         return _memory(array)
-    return Distant(_Scattered(array), array.nbytes)
+    return DistantBytes(_StridedItems(array), array.nbytes)
 
 
-def unfit(live: Any) -> str:
+def why_not_in_place(live: Any) -> str:
     if type(live) is np.random.SeedSequence:
         return ""
     if type(live) is not np.ndarray:
@@ -104,11 +106,11 @@ def unfit(live: Any) -> str:
     )
 
 
-def differing(live: Any, stored: Any) -> list[str]:
-    here = _facts(live)
+def list_differences(live: Any, stored: Any) -> list[str]:
+    here = _array_facts(live)
     if here is None:
         return ["an array in the checkpoint, none here"]
-    there = _facts(stored)
+    there = _array_facts(stored)
     if there is None:
         return ["no array in the checkpoint, one here"]
     shapes = [] if there[2] == here[2] else [f"shape {there[2]} in the checkpoint, {here[2]} here"]
@@ -117,10 +119,10 @@ def differing(live: Any, stored: Any) -> list[str]:
     )
 
 
-def _facts(array: Any) -> tuple[Any, ...] | None:
-    """The facts in which two arrays, read or not, must agree."""
-    if not is_stored(array):
-        return (*_named(array.dtype), array.shape) if type(array) is np.ndarray else None
+def _array_facts(array: Any) -> tuple[Any, ...] | None:
+    """Return the facts in which two arrays, read or not, must agree."""
+    if not is_stored_leaf(array):
+        return (*_dtype_name(array.dtype), array.shape) if type(array) is np.ndarray else None
     named = (
         (array.dtype, array.attrs.get("dtype"))
         if array.kind == "numpy"
@@ -129,14 +131,16 @@ def _facts(array: Any) -> tuple[Any, ...] | None:
     return (*named, tuple(array.shape))
 
 
-def fill(pairs: Sequence[tuple[Any, Any]]) -> None:
-    read_all([(stored, _data(live)) for live, stored in pairs if is_stored(stored) and live.nbytes])
+def fill_in_place(pairs: Sequence[tuple[Any, Any]]) -> None:
+    read_into_memory(
+        [(stored, _data(live)) for live, stored in pairs if is_stored_leaf(stored) and live.nbytes]
+    )
     for live, stored in pairs:
-        if not is_stored(stored) and live is not stored:
+        if not is_stored_leaf(stored) and live is not stored:
             np.copyto(live, stored)
 
 
-def span(live: Any) -> tuple[int, int]:
+def memory_span(live: Any) -> tuple[int, int]:
     start = stop = live.__array_interface__["data"][0]
     if live.size:
         for step, extent in zip(live.strides, live.shape, strict=True):
@@ -145,9 +149,9 @@ def span(live: Any) -> tuple[int, int]:
     return start, stop
 
 
-def forms(rows: list[Any]) -> list[Any] | None:
-    """What has to be equal in arrays, or NumPy's numbers,
-    that are stacked; None if some cannot be.
+def stacking_forms(rows: list[Any]) -> list[Any] | None:
+    """Return for each row what must be equal to stack arrays or NumPy's numbers; None if some
+    cannot be stacked.
     """
     if isinstance(rows[0], np.generic):
         found: list[Any] = [each.dtype for each in rows]
@@ -164,23 +168,24 @@ def _is_plain(dtype: Any) -> bool:
     return dtype.name in PLAIN and dtype.isnative
 
 
-def identities(arrays: list[Any]) -> list[Any]:
+def memory_identities(arrays: list[Any]) -> list[Any]:
     return list(map(id, arrays))
 
 
-def column(values: list[Any], dtype: str | None) -> Any:
+def column_array(values: list[Any], dtype: str | None) -> Any:
     return np.array(values, dtype)
 
 
-def stacked(rows: list[Any]) -> Any:
+def stack(rows: list[Any]) -> Any:
     return np.concatenate(rows).reshape(len(rows), *rows[0].shape)
 
 
-def unstacked(array: Any) -> list[Any]:
+def unstack(array: Any) -> list[Any]:
     return [each.copy() for each in array]
 
 
-def lives(live: Any) -> Callable[[], bool]:
+def memory_watcher(live: Any) -> Callable[[], bool]:
+    """Return a function that tells whether anybody still holds the memory of `live`."""
     while isinstance(live.base, np.ndarray):
         live = live.base
     if live.base is not None:  # other memory, which somebody holds
@@ -189,7 +194,7 @@ def lives(live: Any) -> Callable[[], bool]:
     return lambda: reference() is not None
 
 
-def refill(live: Any, stored: Any) -> bool:
+def refill_generator(live: Any, stored: Any) -> bool:
     if type(live) is type(stored) is np.random.RandomState:
         live.set_state(_legacy_state(stored))
         return True
@@ -199,18 +204,20 @@ def refill(live: Any, stored: Any) -> bool:
     if not type(live) is type(stored) is np.random.Generator:
         return False
     here, there = live.bit_generator, stored.bit_generator
-    if type(here) is not type(there) or (_seed(here) is None) != (_seed(there) is None):
+    if type(here) is not type(there) or (_seed_sequence_of(here) is None) != (
+        _seed_sequence_of(there) is None
+    ):
         return False
-    refill_bits(here, there.state, _seed(there))
+    refill_bit_generator(here, there.state, _seed_sequence_of(there))
     return True
 
 
-def refill_bits(live: Any, state: Any, seed: Any) -> None:
+def refill_bit_generator(live: Any, state: Any, seed: Any) -> None:
     """Bring a bit generator into this state. `seed`:
     the sequence that spawns its children; None: it spawned none.
     """
     live.state = state
-    here = _seed(live)
+    here = _seed_sequence_of(live)
     if here is not None and (seed is not None or here.n_children_spawned):
         _refill_seed(
             here,
@@ -229,13 +236,13 @@ def require_seed(stored: Any) -> None:
         raise TypeError(f"{type(stored).__name__} is no SeedSequence")
 
 
-def spawned(bits: Any) -> Any:
+def spawned_seed(bits: Any) -> Any:
     """Return the seed sequence of a bit generator that has spawned children, else None."""
-    seed = _seed(bits)
+    seed = _seed_sequence_of(bits)
     return seed if seed is not None and seed.n_children_spawned else None
 
 
-class _Scattered:
+class _StridedItems:
     """The items of an array that is not in C order."""
 
     def __init__(self, array: Any) -> None:
@@ -259,26 +266,26 @@ class _Scattered:
 
 
 @lru_cache
-def _named(dtype: Any) -> tuple[str, Any]:
+def _dtype_name(dtype: Any) -> tuple[str, Any]:
     """Return a dtype's name, and its description where the name is not enough."""
     described = dtype_json(dtype)
     plain = (dtype.name in PLAIN and dtype.isnative) or described == dtype.name
     return dtype.name if plain else dtype.str, None if isinstance(described, str) else described
 
 
-def _array(stored: LeafReader, data: memoryview | None = None) -> Any:
+def _build_array(stored: LeafReader, data: memoryview | None = None) -> Any:
     """Return an array as `stored` describes it, over `data` or in fresh memory."""
     try:
         dtype = dtype_of(stored.attrs.get("dtype", stored.dtype))
-        checked_size(stored, dtype.itemsize)
+        require_size(stored, dtype.itemsize)
         return np.ndarray(stored.shape, dtype, data)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
 
 
-def blank(stored: LeafReader) -> Blank:
-    array = _array(stored)
-    return Blank(
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
+    array = _build_array(stored)
+    return PendingLeaf(
         _memory(array),
         lambda: _in_fortran_order(array) if stored.attrs.get("order") == "F" else array,
     )
@@ -290,10 +297,10 @@ def _in_fortran_order(array: Any) -> Any:
     return np.asfortranarray(array.view(np.dtype((np.void, array.itemsize)))).view(array.dtype)
 
 
-def mapped(stored: LeafReader, data: memoryview) -> Any:
+def build_mapped(stored: LeafReader, data: memoryview) -> Any:
     if stored.attrs.get("order") == "F" or not data:
         return None
-    array = _array(stored, data)
+    array = _build_array(stored, data)
     return array if array.flags.aligned else None
 
 
@@ -376,7 +383,7 @@ def _of_ml_dtypes(name: str) -> Any:
     return np.dtype(kind)
 
 
-def _scalar(content: Any) -> Any:
+def _decode_scalar(content: Any) -> Any:
     described, text = content
     dtype = dtype_of(described)
     data = bytes.fromhex(text)
@@ -388,7 +395,7 @@ def _scalar(content: Any) -> Any:
     return array[()]
 
 
-def _name(bits: Any) -> str:
+def _bit_generator_name(bits: Any) -> str:
     name = type(bits).__name__
     if BIT_GENERATORS.get(name) is not type(bits):
         raise UsageError(f"its bit generator {name} is none of {', '.join(BIT_GENERATORS)}")
@@ -401,13 +408,15 @@ def _entropy(entropy: Any) -> Any:
     )
 
 
-def _seed(bits: Any) -> Any:
-    """Return the seed sequence: with the state alone, `spawn` would repeat itself."""
+def _seed_sequence_of(bits: Any) -> Any:
+    """Return the generator's seed sequence: restored from the state alone, `spawn` would repeat
+    itself.
+    """
     seed = getattr(bits, "seed_seq", None)
     return seed if type(seed) is np.random.SeedSequence else None
 
 
-def _generator(content: Any) -> Any:
+def _decode_generator(content: Any) -> Any:
     name, (state, seed) = content
     bits = BIT_GENERATORS[name](seed)
     _require_whole(state)
@@ -415,9 +424,9 @@ def _generator(content: Any) -> Any:
     return np.random.Generator(bits)
 
 
-def try_bits(state: Any) -> None:
-    """Give a new bit generator the state, if it is one of NumPy's.
-    An error means that the state is none of its.
+def require_bit_state(state: Any) -> None:
+    """Require a valid state of one of NumPy's bit generators, by setting it on a new one. NumPy
+    raises an error otherwise.
     """
     kind = BIT_GENERATORS.get(state["bit_generator"])
     if kind is not None:
@@ -426,7 +435,7 @@ def try_bits(state: Any) -> None:
 
 
 def _require_whole(state: Any) -> None:
-    """Require a bit generator's state to be of whole numbers: of others NumPy takes what it can."""
+    """Require a bit generator's state to consist of whole numbers: NumPy would truncate others."""
     for value in state.values():
         if isinstance(value, dict):
             _require_whole(value)
@@ -446,13 +455,13 @@ def _legacy_state(generator: Any) -> Any:
     return state
 
 
-def _random_state(state: Any) -> Any:
+def _decode_random_state(state: Any) -> Any:
     generator = np.random.RandomState()
     generator.set_state(state)
     return generator
 
 
-def _seed_sequence(content: Any) -> Any:
+def _decode_seed_sequence(content: Any) -> Any:
     entropy, spawn_key, pool_size, children = content
     # it reserves memory for the pool
     if not 4 <= pool_size <= _MOST_WORDS or not 0 <= children < 2**32:
@@ -463,9 +472,9 @@ def _seed_sequence(content: Any) -> Any:
 
 
 _VALUES = {
-    "numpy_scalar": _scalar,
+    "numpy_scalar": _decode_scalar,
     "numpy.dtype": dtype_of,
-    "numpy.Generator": _generator,
-    "numpy.RandomState": _random_state,
-    "numpy.SeedSequence": _seed_sequence,
+    "numpy.Generator": _decode_generator,
+    "numpy.RandomState": _decode_random_state,
+    "numpy.SeedSequence": _decode_seed_sequence,
 }

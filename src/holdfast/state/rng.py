@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from .fill import whole
-from .sound import is_number, sound
+from .fill import read_whole
+from .validation import errors_as_damage, is_printable_number
 from .values import python_state, random_state
 
 
 class GeneratorSource(NamedTuple):
-    """A package's global generators."""
+    """How to capture, restore, seed and check the global generators of one package."""
 
     capture: Callable[[], Any]  # a state that can be flattened
     restore: Callable[[Any], list[str]]  # returns the skipped parts, and why
@@ -100,7 +100,7 @@ def _seed_numpy(number: int) -> None:
 def _check_numpy(state: Any) -> None:
     import numpy as np
 
-    from .numpy_leaves import try_bits
+    from .numpy_leaves import require_bit_state
 
     pair = state["has_gauss"], state["gauss"]
     if not isinstance(state["bit_generator"], str):
@@ -108,8 +108,10 @@ def _check_numpy(state: Any) -> None:
     if state["bit_generator"] == "MT19937":
         np.random.RandomState(0).set_state(state)
     else:
-        try_bits({key: value for key, value in state.items() if key not in ("has_gauss", "gauss")})
-    if not all(map(is_number, pair)):
+        require_bit_state(
+            {key: value for key, value in state.items() if key not in ("has_gauss", "gauss")}
+        )
+    if not all(map(is_printable_number, pair)):
         raise ValueError(f"{pair!r} is no half of a pair of numbers")
 
 
@@ -134,7 +136,7 @@ _ELSEWHERE = {"torch": "holdfast.torch.rng"}  # package -> our module with its S
 
 
 @contextmanager
-def extended(sources: Mapping[str, GeneratorSource]) -> Iterator[None]:
+def with_sources(sources: Mapping[str, GeneratorSource]) -> Iterator[None]:
     """Within this block, capture and restore the generators of these packages as well.
 
     A trainer's adapter uses it: an imported package alone does not show that the program draws from
@@ -156,14 +158,14 @@ def _source(name: str) -> GeneratorSource:
     return SOURCES[name]
 
 
-def _in_use() -> dict[str, GeneratorSource]:
+def _sources_in_use() -> dict[str, GeneratorSource]:
     names = [*(name for name in SOURCES if name not in _ELSEWHERE), *_ELSEWHERE]
     return {name: _source(name) for name in names if name == "python" or name in sys.modules}
 
 
 def capture() -> dict[str, Any]:
     """Return the states of Python's generator and of those packages that are imported."""
-    return {name: source.capture() for name, source in _in_use().items()}
+    return {name: source.capture() for name, source in _sources_in_use().items()}
 
 
 def restore(states: Mapping[str, Any]) -> list[str]:
@@ -175,28 +177,28 @@ def restore(states: Mapping[str, Any]) -> list[str]:
     return [line for name, state in states.items() for line in _restore(name, state)]
 
 
-def require_sound(several: Iterable[Mapping[str, Any]]) -> None:
-    """Check the states; no live generator changes.
+def require_valid(several: Iterable[Mapping[str, Any]]) -> None:
+    """Check the stored states of random generators; change no live generator.
 
     Raises:
         Damaged: a state is none of its generator.
     """
     for states in several:
         for name, state in states.items():
-            if not _missing(name):
-                with sound(f"the random state of {name}"):
-                    _source(name).check(whole(state))
+            if not _why_missing(name):
+                with errors_as_damage(f"the random state of {name}"):
+                    _source(name).check(read_whole(state))
 
 
 def _restore(name: str, state: Any) -> list[str]:
-    if missing := _missing(name):
+    if missing := _why_missing(name):
         return [f"{name}: {missing}"]
-    with sound(f"the random state of {name}"):
-        return _source(name).restore(whole(state))
+    with errors_as_damage(f"the random state of {name}"):
+        return _source(name).restore(read_whole(state))
 
 
-def _missing(name: str) -> str:
-    """Why this process cannot restore that package's generators; empty if it can."""
+def _why_missing(name: str) -> str:
+    """Return why this process cannot restore that package's generators; empty if it can."""
     if name not in SOURCES and name not in _ELSEWHERE:
         return "this Holdfast does not know its generators"
     return (
@@ -206,16 +208,16 @@ def _missing(name: str) -> str:
 
 def seed(number: int) -> None:
     """Seed Python's generator and those of the packages that are imported."""
-    for source in _in_use().values():
+    for source in _sources_in_use().values():
         source.seed(number)
 
 
 @contextmanager
-def scope(number: int) -> Iterator[None]:
+def seeded_scope(number: int) -> Iterator[None]:
     """Run a block under generators seeded from `number`;
     afterwards they continue where they were.
     """
-    sources = _in_use()
+    sources = _sources_in_use()
     before = {name: source.capture() for name, source in sources.items()}
     try:
         for source in sources.values():

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..pages import Data, Distant, Wait, address, begin_copy, pages, rounded
+from ..pages import Data, DistantBytes, Wait, address, allocate_pages, begin_copy, round_to_pages
 from ..threads import Latch, WorkerGroup, map_in_threads
 from .codec import Block
-from .filling import Filling
+from .copy_progress import CopyProgress
 
 # makes copies into memory faster; returns a function that undoes it, or None
 Pin = Callable[[memoryview], Wait | None]
@@ -36,7 +36,7 @@ PORTION_BYTES = 4 << 20  # a thread takes this much at a time, and then reports 
 _TOUCH_BYTES = 16 << 20  # interval of the checks whether the memory is needed now
 
 
-class Image(NamedTuple):
+class FileImage(NamedTuple):
     """The layout of a file: its first bytes, then the leaves under `keys` one after another."""
 
     lead: bytes
@@ -49,14 +49,16 @@ class Image(NamedTuple):
         )
 
 
-def pin_of(blocks: Iterable[Block]) -> Pin | None:
-    """Return how memory for these blocks is pinned; None: pinning would speed up no copy."""
-    pins = (block.data.pin for block in blocks if isinstance(block.data, Distant))
+def common_pin(blocks: Iterable[Block]) -> Pin | None:
+    """Return the function that pins memory for these blocks; None if pinning would speed up no
+    copy.
+    """
+    pins = (block.data.pin for block in blocks if isinstance(block.data, DistantBytes))
     return next((pin for pin in pins if pin is not None), None)
 
 
 class Arena:
-    """The memory of one snapshot at a time."""
+    """Reusable host memory for one snapshot at a time."""
 
     def __init__(self) -> None:
         self._memory = memoryview(b"")
@@ -72,11 +74,11 @@ class Arena:
         return self._memory.nbytes
 
     @property
-    def warming(self) -> bool:
-        """Whether a thread still touches its memory: a copy into it would take long."""
-        return self._warming.at_work
+    def is_warming(self) -> bool:
+        """Whether a thread is still touching the memory: a copy into it would take long."""
+        return self._warming.is_busy
 
-    def room(self, size: int, pin: Pin | None = None) -> memoryview:
+    def reserve(self, size: int, pin: Pin | None = None) -> memoryview:
         """Return at least `size` bytes, aligned to pages, pinned if there is a `pin`. An earlier
         snapshot's content is lost.
 
@@ -86,12 +88,12 @@ class Arena:
         self._end_warming()
         if self._abandoned:
             self.release()
-        self._make(size)
+        self._allocate(size)
         self._pin(self._memory, pin)
         return self._memory
 
     @contextmanager
-    def crew(self) -> Iterator[WorkerGroup]:
+    def copying_threads(self) -> Iterator[WorkerGroup]:
         """Within this block, threads copy into its memory.
         If Ctrl-C ends the wait for them, they keep the memory.
         """
@@ -102,17 +104,17 @@ class Arena:
             crew.dismiss()
             self._abandoned = False
 
-    def warm(self, size: int, pin: Pin | None = None) -> None:
+    def warm_up(self, size: int, pin: Pin | None = None) -> None:
         """Reserve `size` bytes; a thread touches and pins them until they are needed.
 
         Raises:
             MemoryError: the machine has less to spare.
         """
         if size > self._memory.nbytes:
-            self._make(size)
+            self._allocate(size)
             crew, memory = WorkerGroup(), self._memory
             self._warming = crew
-            crew.begin(lambda: self._touch(memory, pin, crew), "holdfast-warm")
+            crew.start_worker(lambda: self._touch_pages(memory, pin, crew), "holdfast-warm")
 
     def release(self) -> None:
         """Free the memory; the next snapshot takes longer, because it touches new memory."""
@@ -122,7 +124,7 @@ class Arena:
             unpin()
         self._memory, self._abandoned = memoryview(b""), False
 
-    def _make(self, size: int) -> None:
+    def _allocate(self, size: int) -> None:
         if size <= self._memory.nbytes:
             return
         self.release()
@@ -132,7 +134,7 @@ class Arena:
             )
         try:
             # a state grows a little: a new key, a longer list
-            self._memory = pages(size + size // 128)
+            self._memory = allocate_pages(size + size // 128)
         except OSError as error:  # a limit of the process's own
             raise MemoryError(f"a snapshot needs {size:,} bytes: {error.strerror}") from error
 
@@ -141,7 +143,7 @@ class Arena:
         if pin is not None and self._pinned is None and memory:
             self._pinned, self._unpin = pin, pin(memory)
 
-    def _touch(self, memory: memoryview, pin: Pin | None, crew: WorkerGroup) -> None:
+    def _touch_pages(self, memory: memoryview, pin: Pin | None, crew: WorkerGroup) -> None:
         for start in range(0, memory.nbytes, _TOUCH_BYTES):
             if crew.dismissed:
                 return
@@ -166,7 +168,9 @@ class Snapshot:
     and the leaves' blocks as they lie there once `copy` has returned.
     """
 
-    def __init__(self, arena: Arena, images: Sequence[Image], blocks: Mapping[str, Block]) -> None:
+    def __init__(
+        self, arena: Arena, images: Sequence[FileImage], blocks: Mapping[str, Block]
+    ) -> None:
         self.blocks: dict[str, Block] = dict(blocks)
         # None: some of its leaves are not copied, and lie elsewhere
         self.images: list[memoryview | None] = []
@@ -176,20 +180,24 @@ class Snapshot:
         self._starts: list[int] = []
         copies: list[_Copy] = []
         sizes = [image.size(blocks) for image in images]
-        memory, start, end = arena.room(sum(map(rounded, sizes)), pin_of(blocks.values())), 0, 0
+        memory, start, end = (
+            arena.reserve(sum(map(round_to_pages, sizes)), common_pin(blocks.values())),
+            0,
+            0,
+        )
         for image, size in zip(images, sizes, strict=True):
-            copies += self._laid_out(image, memory[start : start + size], start)
+            copies += self._plan_copies(image, memory[start : start + size], start)
             end = start + size
-            start += rounded(size)
+            start += round_to_pages(size)
         self._total = sum(each.source.nbytes for each in copies)
         here = all(isinstance(each.source, memoryview) for each in copies)
         self.is_long = here and self._total >= max(
             _THREADS_PAY_BYTES, _EACH_PAYS_BYTES * len(copies)
         )
         self._portions = list(_portions(copies))
-        self._filling = Filling(end, [portion[0].start for portion in self._portions])
+        self._filling = CopyProgress(end, [portion[0].start for portion in self._portions])
 
-    def _laid_out(self, image: Image, whole: memoryview, start: int) -> Iterator[_Copy]:
+    def _plan_copies(self, image: FileImage, whole: memoryview, start: int) -> Iterator[_Copy]:
         self.images.append(
             None if any(is_borrowed(self.blocks[key]) for key in image.keys) else whole
         )
@@ -214,7 +222,7 @@ class Snapshot:
         portions, self._portions = self._portions, []
         done = False
         try:
-            with self._arena.crew() as crew:
+            with self._arena.copying_threads() as crew:
                 _copy_all(
                     portions,
                     COPY_THREADS if self._total >= _THREADS_PAY_BYTES else 1,
@@ -223,30 +231,30 @@ class Snapshot:
                 )
             self.copied_s, done = time.monotonic(), True
         finally:
-            self._end(whole=done)
+            self._end_copies(whole=done)
 
-    def give_up(self) -> None:
-        """End all waits for `copy`, if an exception prevented its end or the report of it."""
-        self._end(whole=False)
+    def abandon(self) -> None:
+        """End all waits for `copy`, if an exception has prevented its end or the report of it."""
+        self._end_copies(whole=False)
 
     def wait(self, index: int, size: int) -> bool:
-        """Wait until the first `size` bytes of an image are copied;
-        False: the copy was abandoned.
+        """Wait until the first `size` bytes of an image are copied; return False if the copy was
+        abandoned.
         """
-        return self._filling.wait(self._starts[index] + size)
+        return self._filling.wait_until(self._starts[index] + size)
 
     def wait_for_all(self) -> bool:
-        """As `wait`, for all images."""
-        return self._filling.wait(self._filling.size)
+        """Wait until all images are copied; return False if the copy was abandoned."""
+        return self._filling.wait_until(self._filling.size)
 
-    def _end(self, *, whole: bool) -> None:
+    def _end_copies(self, *, whole: bool) -> None:
         self._filling.end(whole=whole)
         self.copied.set()
 
 
 def is_borrowed(block: Block) -> bool:
-    """Whether a snapshot uses a leaf's own memory:
-    it cannot change, and copying costs more than one more write.
+    """Return whether a snapshot uses a leaf's own memory: it cannot change, and copying costs more
+    than one more write.
     """
     return block.fixed and block.data.nbytes >= BORROWED_BYTES
 
@@ -256,7 +264,7 @@ def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
     portion: list[_Copy] = []
     size = 0
     for each in copies:
-        for part in [each] if each.source.nbytes <= PORTION_BYTES else _divided(each):
+        for part in [each] if each.source.nbytes <= PORTION_BYTES else _split_copy(each):
             portion.append(part)
             size += part.source.nbytes
             if size >= PORTION_BYTES:
@@ -266,26 +274,28 @@ def _portions(copies: Iterable[_Copy]) -> Iterator[list[_Copy]]:
         yield portion
 
 
-def _divided(whole: _Copy) -> Iterator[_Copy]:
+def _split_copy(whole: _Copy) -> Iterator[_Copy]:
     for start in range(0, whole.source.nbytes, PORTION_BYTES):
         part = slice(start, start + PORTION_BYTES)
         yield _Copy(whole.target[part], whole.source[part], whole.start + start)
 
 
 def _copy_all(
-    portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: Filling
+    portions: Iterable[Sequence[_Copy]], count: int, crew: WorkerGroup, filling: CopyProgress
 ) -> None:
     todo = deque(enumerate(portions))
     if count == 1:
-        _copy_some(todo, crew, filling)
+        _copy_portions(todo, crew, filling)
     else:
-        map_in_threads(lambda _: _copy_some(todo, crew, filling), range(count), count, crew)
+        map_in_threads(lambda _: _copy_portions(todo, crew, filling), range(count), count, crew)
 
 
-def _copy_some(
-    todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: Filling
+def _copy_portions(
+    todo: deque[tuple[int, Sequence[_Copy]]], crew: WorkerGroup, filling: CopyProgress
 ) -> None:
-    """Take portions until none is left. Start all copies, and wait for them."""
+    """Copy portions from `todo` until none is left: begin all their copies, then wait for them.
+    Several threads may do this.
+    """
     waits: dict[Wait, None] = {}  # without duplicates: all copies from one device have the same
     try:
         while todo and not crew.dismissed:
@@ -298,7 +308,7 @@ def _copy_some(
                 if wait is not None:
                     waits[wait] = None
             if not waits:
-                filling.fill(number)
+                filling.report_copied(number)
     finally:  # copies under way end before their memory can be freed
         for wait in waits:
             wait()
@@ -318,16 +328,18 @@ def available_bytes() -> int:
         r"^\d+:([^:]*):(.*)$", _read("/proc/self/cgroup"), re.MULTILINE
     ):
         if controllers == "":
-            found += _within("/sys/fs/cgroup", path, "memory.max", "memory.current", "file")
+            found += _cgroup_allowances(
+                "/sys/fs/cgroup", path, "memory.max", "memory.current", "file"
+            )
         elif "memory" in controllers.split(","):
             names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
-            found += _within("/sys/fs/cgroup/memory", path, *names)
+            found += _cgroup_allowances("/sys/fs/cgroup/memory", path, *names)
     return min(found, default=1 << 62)
 
 
-def _within(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
-    """Return what the control group at `path`, and each above it,
-    still allows; page cache can be reclaimed.
+def _cgroup_allowances(mount: str, path: str, limit: str, used: str, cache: str) -> Iterator[int]:
+    """Yield what the control group at `path`, and each above it, still allows; page cache can be
+    reclaimed.
     """
     for place in (Path(path), *Path(path).parents):
         group = Path(mount) / place.relative_to("/")

@@ -29,60 +29,60 @@ _FARTHEST = 64  # the most times that a table is enlarged to set the place where
 EMPTY, FULL, REMOVED = 0, 1, 2
 
 
-class Table(NamedTuple):
-    """What every slot of the table holds, and where `pop()` looks first."""
+class HashTable(NamedTuple):
+    """The content of every slot of a set's hash table, and the slot where `pop()` looks first."""
 
     slots: bytes
     finger: int
 
 
-def table_of(members: set[Any]) -> Table | None:
+def table_of(members: set[Any]) -> HashTable | None:
     """Return the table of a set, or None where it cannot be read."""
-    return _read(members) if _CAN_READ else None
+    return _read_table(members) if _CAN_READ else None
 
 
-def has(made: set[Any], members: list[Any], table: Table) -> bool:
-    """Whether a set has this table, with these members in its order;
-    of two that collide either may come first.
+def has_table(made: set[Any], members: list[Any], table: HashTable) -> bool:
+    """Return whether a set has this table, with these members in its order; of two that collide
+    either may come first.
     """
     return table_of(made) == table and list(made) == members
 
 
-def is_steady(members: Iterable[Any]) -> bool:
-    """Whether every process gives these members the same hashes."""
+def have_stable_hashes(members: Iterable[Any]) -> bool:
+    """Return whether every process gives these members the same hashes."""
     kinds = set(map(type, members))
     if kinds <= {int, bool}:
         return True
     return kinds <= {int, bool, float, tuple} and all(
-        is_steady(each)
+        have_stable_hashes(each)
         if type(each) is tuple
         else not isinstance(each, float) or not math.isnan(each)
         for each in members  # the hash of NaN is its address
     )
 
 
-def refill(target: set[Any], stored: set[Any]) -> None:
+def refill_set(target: set[Any], stored: set[Any]) -> None:
     """Give `target` the members of `stored`, in the same table if that is possible."""
-    _fill(target, list(stored), table_of(stored))
+    _refill(target, list(stored), table_of(stored))
 
 
-def rebuilt(members: list[Any], table: Table) -> set[Any]:
+def rebuild_set(members: list[Any], table: HashTable) -> set[Any]:
     """Return a set of these members, which are in the table's order;
     with that table if it is possible.
     """
     made: set[Any] = set()
-    _fill(made, members, table)
+    _refill(made, members, table)
     return made
 
 
-def _fill(target: set[Any], members: list[Any], table: Table | None) -> None:
+def _refill(target: set[Any], members: list[Any], table: HashTable | None) -> None:
     target.clear()  # equal members may still differ, as 1 and True do
     target.update(members)
     if (
         table is None
         or table_of(target) is None
-        or not is_steady(members)
-        or has(target, members, table)
+        or not have_stable_hashes(members)
+        or has_table(target, members, table)
     ):
         return
     if not _rebuild(target, members, table):
@@ -91,7 +91,7 @@ def _fill(target: set[Any], members: list[Any], table: Table | None) -> None:
 
 
 class _StandIn:
-    """Takes a slot, and equals nothing else."""
+    """A member that occupies a slot of a hash table and equals nothing else."""
 
     def __init__(self, slot: int) -> None:
         self._slot = slot
@@ -100,7 +100,7 @@ class _StandIn:
         return self._slot
 
 
-class _Stop:
+class _StopUpdate:
     """Ends an update from a dict when it is compared with an equal hash:
     by then the set has room for all keys.
     """
@@ -121,7 +121,7 @@ class _StoppedError(Exception):
     pass
 
 
-def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
+def _rebuild(target: set[Any], members: list[Any], table: HashTable) -> bool:
     """Fill `target` with the members, given in the table's order.
     Return whether it has that table now.
     """
@@ -130,7 +130,7 @@ def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
     removed = [_StandIn(slot) for slot, what in enumerate(table.slots) if what == REMOVED]
     if len(full) != len(members) or size < _LEAST or size & (size - 1):
         return False
-    _point(target, table.finger if table.finger <= _FARTHEST * size else table.finger % size)
+    _set_finger(target, table.finger if table.finger <= _FARTHEST * size else table.finger % size)
     displaced = {
         slot: each
         for slot, each in zip(full, members, strict=True)
@@ -147,17 +147,17 @@ def _rebuild(target: set[Any], members: list[Any], table: Table) -> bool:
     )
     for each in removed:  # not all at once: that would make the table anew
         target.discard(each)
-    made = _read(target)
+    made = _read_table(target)
     at_finger = (
         made is not None and made.slots == table.slots and (made.finger - table.finger) % size == 0
     )
     return at_finger and list(target) == members
 
 
-def _point(target: set[Any], finger: int) -> None:
+def _set_finger(target: set[Any], finger: int) -> None:
     """Let `pop()` look first at the slot `finger`, which follows the last slot that it took."""
     target.clear()
-    found = _read(target)
+    found = _read_table(target)
     if found is None or found.finger == finger:
         return
     last = _StandIn(finger - 1 if finger else _LEAST * _FARTHEST - 1)
@@ -170,7 +170,7 @@ def _point(target: set[Any], finger: int) -> None:
 def _enlarge(target: set[Any], members: list[Any], size: int) -> None:
     """Give an empty set a table of that size, with the first of these members in it."""
     if size > _LEAST and members:
-        stop = _Stop(members[0])
+        stop = _StopUpdate(members[0])
         # no number of theirs equals a member
         others = dict.fromkeys(map(complex, repeat(0), range(1, size // 2 - 2)))
         keys = {members[0]: None, stop: None, **others}
@@ -205,7 +205,7 @@ def _add_displaced(target: set[Any], displaced: dict[int, Any], taken: set[int],
 
 
 def _is_next(hashed: int, slot: int, taken: set[int], mask: int) -> bool:
-    """Whether a search for this hash passes by taken slots alone until it comes to `slot`."""
+    """Return whether a search for this hash passes only taken slots until it reaches `slot`."""
     at, perturb = hashed & mask, hashed & _WORDS
     for _ in range(mask + _WORD * 8):
         for near in range(at, at + (_LINEAR_PROBES if at + _LINEAR_PROBES <= mask else 0) + 1):
@@ -216,7 +216,7 @@ def _is_next(hashed: int, slot: int, taken: set[int], mask: int) -> bool:
     return False
 
 
-def _read(members: set[Any]) -> Table | None:
+def _read_table(members: set[Any]) -> HashTable | None:
     """Read the table from memory; None if the result does not match the members."""
     _, used, mask, table, _, finger = (ctypes.c_ssize_t * 6).from_address(id(members) + _HEAD)
     if used != len(members) or mask + 1 < _LEAST or mask & (mask + 1):
@@ -227,7 +227,7 @@ def _read(members: set[Any]) -> Table | None:
         for key, hashed in zip(entries[::2], entries[1::2], strict=True)
     )
     there = [key for key, what in zip(entries[::2], slots, strict=True) if what == FULL]
-    return Table(slots, finger) if there == list(map(id, members)) else None
+    return HashTable(slots, finger) if there == list(map(id, members)) else None
 
 
 _CAN_READ = sys.implementation.name == "cpython"

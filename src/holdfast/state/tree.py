@@ -19,12 +19,12 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from ..errors import UsageError
-from ..legible import is_text, of_key
+from ..legible import is_text, key_text
 from . import codec, rows, tables
 from .captured import fields_of, is_dataclass, is_named_tuple, is_plain, kept_factory
 from .codec import Block, Node
 from .finite import is_floating
-from .nodes import MAX_DEPTH, is_safe, quoted, unused
+from .nodes import MAX_DEPTH, is_safe, quote_key, unused_key
 from .unflatten import FACTORIES, INLINE_BYTES, LONG_TEXT, Placeholder, enough_stack, unflatten
 from .values import NODES
 
@@ -32,16 +32,16 @@ __all__ = [
     "FACTORIES",
     "INLINE_BYTES",
     "MAX_DEPTH",
-    "Flat",
+    "FlatState",
     "Placeholder",
     "flatten",
-    "quoted",
+    "quote_key",
     "types_in",
     "unflatten",
 ]
 
 
-class Flat(NamedTuple):
+class FlatState(NamedTuple):
     """A flattened state: the tree and its leaves."""
 
     tree: Any  # JSON
@@ -49,7 +49,7 @@ class Flat(NamedTuple):
     viewed: frozenset[str] = frozenset()  # leaves that have views
 
 
-def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -> Flat:
+def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -> FlatState:
     """Flatten `state`; blocks share memory with its tensors and arrays where their layout allows.
 
     `weights`: ids of leaves in it that are parameters, or moments of optimizers. `first`: as
@@ -58,19 +58,19 @@ def flatten(state: Any, weights: Collection[int] = (), *, first: bool = False) -
     Raises:
         UsageError: something in it cannot be saved; the message names its place.
     """
-    with enough_stack(), codec.uncollected():
-        flattener, tree = _walked(state, weights, first=first)
+    with enough_stack(), codec.without_garbage_collection():
+        flattener, tree = _walk_state(state, weights, first=first)
         leaves = flattener.blocks()
-        return Flat(tree, leaves, frozenset(flattener.viewed))
+        return FlatState(tree, leaves, frozenset(flattener.viewed))
 
 
-def _walked(
+def _walk_state(
     state: Any, weights: Collection[int] = (), *, first: bool = False, skips_plain: bool = False
 ) -> tuple[_Flattener, Any]:
     flattener = _Flattener(weights, packs=not first, first=first, skips_plain=skips_plain)
     try:
         tree = flattener.walk(state)
-        flattener.require_apart()
+        flattener.require_unaliased_rows()
         return flattener, tree
     except _RepeatedError:  # an array of a row stands elsewhere, too: it has to come back as one
         flattener = _Flattener(weights)
@@ -82,22 +82,24 @@ def types_in(state: Any) -> set[type]:
     them in `types=`.
     """
     with enough_stack():
-        return _walked(state, skips_plain=True)[0].types
+        return _walk_state(state, skips_plain=True)[0].types
 
 
-class _Step(NamedTuple):
+class _PathStep(NamedTuple):
     """A step from a container to a member. Most steps are just the member's key or index."""
 
     part: str  # of a leaf's key
     shown: str  # in Python's spelling
 
 
-_NO_STEP = _Step("", "")  # for a node without a container of its own
+_NO_STEP = _PathStep("", "")  # for a node without a container of its own
 
 
-def _part(step: Any) -> str:
+def _key_part(step: Any) -> str:
     """Return the step as leaf keys contain it."""
-    return quoted(step if type(step) is str else step.part if type(step) is _Step else of_key(step))
+    return quote_key(
+        step if type(step) is str else step.part if type(step) is _PathStep else key_text(step)
+    )
 
 
 # keys whose spelling does not follow from their value: a set has no order, and an object may show
@@ -105,27 +107,27 @@ def _part(step: Any) -> str:
 _UNSTEADY = ('{"frozenset":', '{"custom":', '{"dataclass":')
 
 
-def _step(key: Any, node: Any) -> Any:
+def _step_to(key: Any, node: Any) -> Any:
     """Return the step to the value that a mapping has under `key`, which is `node` in the tree."""
     if type(key) in (str, int):
         return key
     name = msgspec.json.encode(node).decode()
-    return _Step(name, f"[{key!r}]") if any(tag in name for tag in _UNSTEADY) else key
+    return _PathStep(name, f"[{key!r}]") if any(tag in name for tag in _UNSTEADY) else key
 
 
-def _spelled(step: Any) -> str:
+def _format_step(step: Any) -> str:
     """Return the step in Python's spelling."""
-    if type(step) is _Step:
+    if type(step) is _PathStep:
         return step.shown
     if not isinstance(step, str):
-        return f"[{of_key(step) if type(step) is int else repr(step)}]"
+        return f"[{key_text(step) if type(step) is int else repr(step)}]"
     import json
 
     return f"[{json.dumps(step, ensure_ascii=False)}]"
 
 
-class _Found:
-    """Leaves of one kind: where each was found, and the node that still needs its key."""
+class _FoundLeaves:
+    """The leaves of one kind: where each was found, and the node that still needs its key."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -160,7 +162,7 @@ class _Flattener:
         self._key = ""  # leaf key built from these steps
         self.hashing = 0  # number of enclosing keys and sets, which contain no leaves
         self._nodes: dict[int, dict[str, Any]] = {}
-        self._found: defaultdict[str, _Found] = defaultdict(_Found)  # by kind
+        self._found: defaultdict[str, _FoundLeaves] = defaultdict(_FoundLeaves)  # by kind
         self.viewed: set[str] = set()
 
     def walk(self, value: Any, step: Any = _NO_STEP) -> Any:
@@ -170,43 +172,44 @@ class _Flattener:
             return value
         within, place = self._within, id(value)
         if place in within:
-            raise UsageError(f"cannot save {self._place(step)}: it contains itself")
+            raise UsageError(f"cannot save {self._format_path(step)}: it contains itself")
         if len(within) >= MAX_DEPTH:
             raise UsageError(
-                f"cannot save {self._place(step)}: it lies more than {MAX_DEPTH} containers deep"
+                f"cannot save {self._format_path(step)}: "
+                f"it lies more than {MAX_DEPTH} containers deep"
             )
         within[place] = step
         outer = self._key
         if step is not _NO_STEP:
-            part = step if type(step) is str and is_safe(step) else _part(step)
+            part = step if type(step) is str and is_safe(step) else _key_part(step)
             self._key = f"{outer}/{part}" if outer else part
-        node = (self._walkers.get(kind) or self._walker(kind))(self, value)
+        node = (self._walkers.get(kind) or self._walker_for(kind))(self, value)
         self._key = outer
         del within[place]
         return node
 
-    def _walker(self, kind: type) -> _Walker:
+    def _walker_for(self, kind: type) -> _Walker:
         """Return the function that flattens values of `kind`:
         determined once for each kind in a state.
         """
         walker = self._walkers[kind] = (
-            _registered(kind) or _WALKERS.get(kind) or self._uncommon(kind)
+            _registered_walker(kind) or _WALKERS.get(kind) or self._find_walker(kind)
         )
         return walker
 
-    def _uncommon(self, kind: type) -> _Walker:
+    def _find_walker(self, kind: type) -> _Walker:
         for test, walker in _USERS:
             if test(kind):
                 self.types.add(kind)
                 return walker
-        framework = codec.framework(kind)
+        framework = codec.framework_of(kind)
         return (
             _Flattener.refuse
             if framework is None
-            else _asking(codec.adapter(framework).node, framework)
+            else _adapter_walker(codec.import_adapter(framework).encode_node, framework)
         )
 
-    def leaf(self, value: Any, kind: str) -> dict[str, Any]:
+    def add_leaf(self, value: Any, kind: str) -> dict[str, Any]:
         """Return the node for a leaf,
         filled in when it is known which leaves share their memory.
         """
@@ -215,10 +218,10 @@ class _Flattener:
         node = self._nodes.get(id(value))
         if node is None:
             node = {"leaf": ""}
-            self._add(value, kind, self._key or "value", node)
+            self._note_leaf(value, kind, self._key or "value", node)
         return node
 
-    def _add(self, value: Any, kind: str, key: str, node: dict[str, Any]) -> None:
+    def _note_leaf(self, value: Any, kind: str, key: str, node: dict[str, Any]) -> None:
         self._nodes[id(value)] = node
         found = self._found[kind]
         found.keys.append(key)
@@ -229,15 +232,17 @@ class _Flattener:
         """Return the leaves under their keys; their nodes are filled in."""
         blocks: dict[str, Block] = {}
         for found in self._found.values():
-            for share in codec.shares(found.values):
-                self._settle(share, found, blocks)
+            for share in codec.group_into_blocks(found.values):
+                self._assign_key(share, found, blocks)
         return blocks
 
-    def _settle(self, share: codec.Share, found: _Found, blocks: dict[str, Block]) -> None:
+    def _assign_key(
+        self, share: codec.SharedBlock, found: _FoundLeaves, blocks: dict[str, Block]
+    ) -> None:
         """Give a block its key, and write it to the nodes of the leaves in it."""
         places = share.places
         first = found.keys[min(places)]
-        key = unused(first if None in places.values() else f"{first}@storage", blocks)
+        key = unused_key(first if None in places.values() else f"{first}@storage", blocks)
         blocks[key] = share.block
         if self._weights and is_floating(share.block.dtype):
             weight = any(id(found.values[index]) in self._weights for index in places)
@@ -253,40 +258,42 @@ class _Flattener:
                 node["view"] = {"leaf": key, **view}
                 self.viewed.add(key)
 
-    def hashed(self, value: Any, step: Any) -> Any:
+    def flatten_key(self, value: Any, step: Any) -> Any:
         self.hashing += 1
         node = self.walk(value, step)
         self.hashing -= 1
         return node
 
-    def pairs(self, mapping: Any) -> list[Any]:
+    def flatten_pairs(self, mapping: Any) -> list[Any]:
         return [
-            [node := self.hashed(key, key), self.walk(value, _step(key, node))]
+            [node := self.flatten_key(key, key), self.walk(value, _step_to(key, node))]
             for key, value in mapping.items()
         ]
 
-    def items(self, values: Collection[Any]) -> Any:
-        """Return the nodes of a sequence;
-        of long rows that hold arrays their columns, part by part.
+    def flatten_items(self, values: Collection[Any]) -> Any:
+        """Return the nodes of a sequence; for long rows that hold arrays their columns, part by
+        part.
         """
         if (
             self._packs and len(values) >= rows.LEAST_ROWS and not self.hashing
-            and rows.may_pay(values) and not self._weights_in(values)
+            and rows.may_be_packed(values) and not self._weights_in(values)
         ):  # fmt: skip
             if self._skips_plain and is_plain(values):
                 return []
-            packed = self._rows(list(values))
+            packed = self._pack_rows(list(values))
             if packed is not None:
                 return {"packed": packed}
         return [self.walk(value, index) for index, value in enumerate(values)]
 
-    def require_apart(self) -> None:
-        """Require that no packed array stands elsewhere too,
-        or shares its memory with another one.
+    def require_unaliased_rows(self) -> None:
+        """Require that no packed array occurs elsewhere too, or shares its memory with
+        another one.
         """
         for kind, found in self._found.items() if self._packed else ():
             identities = (
-                getattr(codec.adapter(kind), "identities", None) if kind in codec.LEAVES else None
+                getattr(codec.import_adapter(kind), "memory_identities", None)
+                if kind in codec.LEAVES
+                else None
             )
             if identities is not None and not self._packed.keys().isdisjoint(
                 identities(found.values)
@@ -296,18 +303,20 @@ class _Flattener:
     def _weights_in(self, values: Iterable[Any]) -> bool:
         return bool(self._weights) and any(id(value) in self._weights for value in values)
 
-    def _rows(self, values: list[Any]) -> list[Any] | None:
+    def _pack_rows(self, values: list[Any]) -> list[Any] | None:
         found: list[Any] = []
-        for start, stop in rows.parts(values):
+        for start, stop in rows.split_rows(values):
             made: list[tuple[Any, str, str, dict[str, Any]]] = []
 
-            def leaf(array: Any, kind: str, name: str, made: list[Any] = made) -> dict[str, Any]:
+            def add_leaf(
+                array: Any, kind: str, name: str, made: list[Any] = made
+            ) -> dict[str, Any]:
                 node = {"leaf": ""}
                 made.append((array, kind, name, node))
                 return node
 
-            packer = rows.Packer(leaf, self.walk)
-            column = rows.packed(values[start:stop], f"{start}-{stop}", packer)
+            packer = rows.Packer(add_leaf, self.walk)
+            column = rows.pack_rows(values[start:stop], f"{start}-{stop}", packer)
             if column is None:
                 if not found:  # the others are probably like the first ones
                     return None
@@ -322,7 +331,7 @@ class _Flattener:
                 )
                 continue
             for array, kind, name, node in made:
-                self._add(array, kind, f"{self._key}/{name}" if self._key else name, node)
+                self._note_leaf(array, kind, f"{self._key}/{name}" if self._key else name, node)
                 self._columns[id(array)] = array
             if not self._packed.keys().isdisjoint(packer.arrays):
                 raise _RepeatedError
@@ -331,38 +340,43 @@ class _Flattener:
             found.append([stop - start, column])
         return found
 
-    def members(self, values: Iterable[Any]) -> list[Any]:
-        nodes = [self.hashed(value, index) for index, value in enumerate(values)]
+    def flatten_members(self, values: Iterable[Any]) -> list[Any]:
+        nodes = [self.flatten_key(value, index) for index, value in enumerate(values)]
         return sorted(nodes, key=msgspec.json.encode)
 
-    def set_of(self, values: set[Any]) -> Any:
-        """Return the members in the order of their JSON;
-        of numbers also the table, unless a new set has it.
+    def flatten_set(self, values: set[Any]) -> Any:
+        """Return the members in the order of their JSON; for numbers also the hash table, unless a
+        new set has the same one.
         """
-        table = tables.table_of(values) if not self.first and tables.is_steady(values) else None
+        table = (
+            tables.table_of(values)
+            if not self.first and tables.have_stable_hashes(values)
+            else None
+        )
         if table is None:
-            return {"set": self.members(values)}
-        nodes = [self.hashed(value, index) for index, value in enumerate(values)]
+            return {"set": self.flatten_members(values)}
+        nodes = [self.flatten_key(value, index) for index, value in enumerate(values)]
         ordered = sorted(
             zip(map(msgspec.json.encode, nodes), nodes, values, strict=True),
             key=lambda each: each[0],
         )
-        if tables.has({value for _, _, value in ordered}, list(values), table):
+        if tables.has_table({value for _, _, value in ordered}, list(values), table):
             return {"set": [node for _, node, _ in ordered]}
         return {"set_table": [nodes, table.finger, self.walk(table.slots)]}
 
-    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def flatten_fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
         fields = {}
         for name, value in values.items():
             if not is_text(name):
                 raise UsageError(
-                    f"cannot save {self._place()}: its member {name!r} has a name that is no text"
+                    f"cannot save {self._format_path()}: "
+                    f"its member {name!r} has a name that is no text"
                 )
-            fields[name] = self.walk(value, _Step(name, f".{name}"))
+            fields[name] = self.walk(value, _PathStep(name, f".{name}"))
         return fields
 
-    def _place(self, step: Any = _NO_STEP) -> str:
-        return "state" + "".join(map(_spelled, [*self._within.values(), step]))
+    def _format_path(self, step: Any = _NO_STEP) -> str:
+        return "state" + "".join(map(_format_step, [*self._within.values(), step]))
 
     def refuse(self, value: Any, why: str = "") -> NoReturn:
         kind = type(value)
@@ -380,7 +394,7 @@ class _Flattener:
             or "register a pair of functions for it: "
             f"holdfast.register({kind.__qualname__}, encode, decode)"
         )
-        raise UsageError(f"cannot save {self._place()} ({article} {name}): {advice}")
+        raise UsageError(f"cannot save {self._format_path()} ({article} {name}): {advice}")
 
 
 _Walker = Callable[[_Flattener, Any], Any]
@@ -395,7 +409,7 @@ _PLAIN: dict[type, Callable[[Any], bool]] = {
 }
 
 
-def _registered(kind: type) -> _Walker | None:
+def _registered_walker(kind: type) -> _Walker | None:
     name = codec.type_name(kind)
     registered = codec.REGISTERED.get(name)
     if registered is None or registered.kind is not kind:
@@ -404,7 +418,7 @@ def _registered(kind: type) -> _Walker | None:
     return lambda flattener, value: {"custom": [name, flattener.walk(encode(value))]}
 
 
-def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
+def _adapter_walker(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
     """Return a walker that uses `ask`: a node, or None for a leaf of `framework`.
 
     A UsageError gets the value's path added.
@@ -416,7 +430,7 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
         except UsageError as error:
             flattener.refuse(value, str(error))
         return (
-            flattener.leaf(value, framework)
+            flattener.add_leaf(value, framework)
             if node is None
             else {node.tag: flattener.walk(node.content)}
         )
@@ -427,25 +441,27 @@ def _asking(ask: Callable[[Any], Node | None], framework: str = "") -> _Walker:
 def _walk_dict(flattener: _Flattener, value: dict[Any, Any]) -> Any:
     if all(type(key) is str and (key.isascii() or is_text(key)) for key in value):
         return {"dict": {key: flattener.walk(each, key) for key, each in value.items()}}
-    return {"items": flattener.pairs(value)}
+    return {"items": flattener.flatten_pairs(value)}
 
 
 def _walk_ordered(flattener: _Flattener, value: OrderedDict[Any, Any]) -> Any:
     if not value.__dict__:
-        return {"ordered": flattener.pairs(value)}
+        return {"ordered": flattener.flatten_pairs(value)}
     # a module's state_dict() carries its versions in _metadata
-    return {"ordered_with": [flattener.pairs(value), flattener.fields(value.__dict__)]}
+    return {
+        "ordered_with": [flattener.flatten_pairs(value), flattener.flatten_fields(value.__dict__)]
+    }
 
 
 def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> Any:
     factory: Any = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
     if name is None or FACTORIES.get(name) is factory:
-        return {"defaultdict": [name, flattener.pairs(value)]}
+        return {"defaultdict": [name, flattener.flatten_pairs(value)]}
     if factory is kept_factory:
-        return {"defaultdict_of": [None, flattener.pairs(value)]}
-    if isinstance(factory, type) and _registered(factory) is not None:
-        return {"defaultdict_of": [codec.type_name(factory), flattener.pairs(value)]}
+        return {"defaultdict_of": [None, flattener.flatten_pairs(value)]}
+    if isinstance(factory, type) and _registered_walker(factory) is not None:
+        return {"defaultdict_of": [codec.type_name(factory), flattener.flatten_pairs(value)]}
     kind = factory.__qualname__ if isinstance(factory, type) else "Factory"
     return flattener.refuse(
         value,
@@ -458,35 +474,35 @@ def _walk_defaultdict(flattener: _Flattener, value: defaultdict[Any, Any]) -> An
 
 
 def _walk_str(flattener: _Flattener, value: str) -> Any:
-    """Long text is a leaf, so that the manifest stays small.
-    In keys and sets, which have no leaf, it stays itself.
+    """Return long text as a leaf, so that the manifest stays small. Keys and members of sets, which
+    have no leaf, stay text.
     """
     if len(value) > LONG_TEXT and not flattener.hashing and not flattener.first:
-        return {"long_str": flattener.leaf(value.encode("utf-8", "surrogatepass"), "bytes")}
+        return {"long_str": flattener.add_leaf(value.encode("utf-8", "surrogatepass"), "bytes")}
     return value if is_text(value) else _walk_odd_str(flattener, value)
 
 
 def _walk_bytes(flattener: _Flattener, value: bytes) -> Any:
     if len(value) > INLINE_BYTES and not flattener.hashing:
-        return flattener.leaf(value, "bytes")
+        return flattener.add_leaf(value, "bytes")
     return {"bytes": base64.b64encode(value).decode()}
 
 
-_walk_odd_str = _asking(NODES[str])
+_walk_odd_str = _adapter_walker(NODES[str])
 
 _WALKERS: dict[type, _Walker] = {
-    **{kind: _asking(ask) for kind, ask in NODES.items()},
+    **{kind: _adapter_walker(ask) for kind, ask in NODES.items()},
     str: _walk_str,
     bytes: _walk_bytes,
-    list: _Flattener.items,
-    tuple: lambda flattener, value: {"tuple": flattener.items(value)},
-    set: _Flattener.set_of,
-    frozenset: lambda flattener, value: {"frozenset": flattener.members(value)},
+    list: _Flattener.flatten_items,
+    tuple: lambda flattener, value: {"tuple": flattener.flatten_items(value)},
+    set: _Flattener.flatten_set,
+    frozenset: lambda flattener, value: {"frozenset": flattener.flatten_members(value)},
     dict: _walk_dict,
     OrderedDict: _walk_ordered,
     defaultdict: _walk_defaultdict,
-    Counter: lambda flattener, value: {"counter": flattener.pairs(value)},
-    deque: lambda flattener, value: {"deque": [value.maxlen, flattener.items(value)]},
+    Counter: lambda flattener, value: {"counter": flattener.flatten_pairs(value)},
+    deque: lambda flattener, value: {"deque": [value.maxlen, flattener.flatten_items(value)]},
 }
 
 
@@ -505,7 +521,7 @@ def _walk_dataclass(flattener: _Flattener, value: Any) -> Any:
         object.__new__(kind)  # in the form in which it is restored
     except TypeError:
         flattener.refuse(value)
-    return {"dataclass": [codec.type_name(kind), flattener.fields(fields_of(value))]}
+    return {"dataclass": [codec.type_name(kind), flattener.flatten_fields(fields_of(value))]}
 
 
 def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
@@ -513,7 +529,7 @@ def _walk_named_tuple(flattener: _Flattener, value: Any) -> Any:
     if len(kind._fields) != len(value) or getattr(value, "__dict__", None):
         flattener.refuse(value)
     nodes = [
-        flattener.walk(each, _Step(name, f".{name}"))
+        flattener.walk(each, _PathStep(name, f".{name}"))
         for name, each in zip(kind._fields, value, strict=True)
     ]
     return {"namedtuple": [codec.type_name(kind), nodes]}

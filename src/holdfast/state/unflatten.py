@@ -1,4 +1,4 @@
-"""Unflatten: build a state from its tree.
+"""Builds a state from its tree.
 
 The file may be hostile: its content is checked, nothing is imported or run.
 """
@@ -18,9 +18,9 @@ import msgspec
 from ..errors import Damaged, HoldfastError, Mismatch, UsageError
 from . import codec, tables
 from .captured import is_dataclass, is_named_tuple, kept_factory
-from .nodes import MAX_DEPTH, NAMED, leaf_keys, named
-from .rows import Packed, Unpacker
-from .sound import said
+from .nodes import MAX_DEPTH, NAMED, leaf_keys, user_types
+from .rows import PackedRows, Unpacker
+from .validation import error_text
 from .values import MAKERS
 
 INLINE_BYTES = 1024  # longer bytes are a leaf
@@ -34,7 +34,7 @@ FACTORIES: dict[str, type] = {
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """A placeholder for a value whose type is not available."""
+    """Takes the place of a value whose type is not available."""
 
     kind: str
     name: str
@@ -61,14 +61,16 @@ def unflatten(
     given = [*types, *(registered.kind for registered in codec.REGISTERED.values())]
     reader = _Unflattener(leaves, given, placeholders)
     if not placeholders:
-        _require(reader.types, tree)
+        _require_types(reader.types, tree)
     with enough_stack():
-        return reader.read(tree)
+        return reader.build(tree)
 
 
 @contextmanager
 def enough_stack() -> Iterator[None]:
-    """Our own depth limit is below Python's; a RecursionError here was called from far down."""
+    """Raise a RecursionError in this block as a UsageError. Our own depth limit is below Python's,
+    so the caller's stack was nearly full.
+    """
     try:
         yield
     except RecursionError as error:
@@ -77,11 +79,11 @@ def enough_stack() -> Iterator[None]:
         ) from error
 
 
-def _find(types: Sequence[type], tag: str, name: str) -> Any:
+def _find_type(types: Sequence[type], tag: str, name: str) -> Any:
     """Return the type called `name`, or None. A script's types are found even if the script ran as
     another module.
 
-    For values that a user's function encoded, its registration in place of the type.
+    For values that a registered function encoded, return the registration instead of a type.
     """
     alike = [kind for kind in types if codec.type_name(kind) == name]
     alike = alike[:1] or list({kind for kind in types if _same_in_main(kind, name)})
@@ -96,10 +98,14 @@ def _same_in_main(kind: type, name: str) -> bool:
     return kind.__module__ == "__main__" and name.endswith(f".{kind.__qualname__}")
 
 
-def _require(types: Sequence[type], tree: Any) -> None:
+def _require_types(types: Sequence[type], tree: Any) -> None:
     """Require every missing type before anything is read."""
     missing = sorted(
-        {(name, tag == "custom") for tag, name in named(tree) if _find(types, tag, name) is None}
+        {
+            (name, tag == "custom")
+            for tag, name in user_types(tree)
+            if _find_type(types, tag, name) is None
+        }
     )
     short = [name.rpartition(".")[2] for name, custom in missing if not custom]
     advice = [
@@ -130,7 +136,7 @@ class _Unflattener:
         self._whole = 0
         self._unread = 0  # number of handles and placeholders that were given out
 
-    def read(self, node: Any) -> Any:
+    def build(self, node: Any) -> Any:
         kind = type(node)
         if kind in _PLAIN:
             return node
@@ -139,27 +145,31 @@ class _Unflattener:
         self._depth += 1
         value: Any
         if kind is list:
-            value = [self.read(each) for each in node]
+            value = [self.build(each) for each in node]
         elif kind is dict and len(node) == 1:
             ((tag, content),) = node.items()
             reader = _READERS.get(tag)
-            value = self._framed(tag, content) if reader is None else reader(self, content)
+            value = (
+                self._build_framework_value(tag, content)
+                if reader is None
+                else reader(self, content)
+            )
         else:
-            raise Damaged(f"the tree holds {_shown(node)}, which is no node")
+            raise Damaged(f"the tree holds {_short_repr(node)}, which is no node")
         self._depth -= 1
         return value
 
-    def _framed(self, tag: str, content: Any) -> Any:
-        """Make a value of Python's or a framework's."""
+    def _build_framework_value(self, tag: str, content: Any) -> Any:
+        """Build a value of one of Python's or a framework's types."""
         if tag not in MAKERS and tag not in codec.TAGS:
-            raise Damaged(f"the tree holds the unknown tag {_shown(tag)}")
-        value = self.whole(type(self).read, content)
+            raise Damaged(f"the tree holds the unknown tag {_short_repr(tag)}")
+        value = self.whole(type(self).build, content)
         if self.placeholders and (
             tag in codec.TAGS
-            or any(map(codec.is_stored, value if type(value) is list else [value]))
+            or any(map(codec.is_stored_leaf, value if type(value) is list else [value]))
         ):
             return self._placeholder(tag, "", value)  # it needs a framework or a leaf's bytes
-        return _made(tag, value)
+        return _make_value(tag, value)
 
     def whole(self, read: Callable[[_Unflattener, Any], Any], content: Any) -> Any:
         """Return the result of `read`, with leaves instead of handles,
@@ -170,136 +180,153 @@ class _Unflattener:
         self._whole -= not self.placeholders
         return value
 
-    def leaf(self, key: Any) -> Any:
+    def read_leaf(self, key: Any) -> Any:
         """Return the leaf under `key`, or its handle: the same object each time."""
         if type(key) is not str:
-            raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
+            raise Damaged(f"the tree refers to a leaf as {_short_repr(key)}")
         found = self._read.get(key, self)
         if found is self:  # it was not asked for yet
             try:
                 found = self._read[key] = self._leaves(key)
             except LookupError as error:
                 raise Damaged(
-                    f"the tree refers to the leaf {_shown(key)}, which does not exist"
+                    f"the tree refers to the leaf {_short_repr(key)}, which does not exist"
                 ) from error
-        if not self._whole or not codec.is_stored(found):
+        if not self._whole or not codec.is_stored_leaf(found):
             self._unread += hasattr(found, "read_into")  # its size may lie with another rank
             return found
         if key not in self._decoded:
             self._decoded[key] = codec.decode_leaf(found)
         return self._decoded[key]
 
-    def view(self, content: Any) -> Any:
+    def build_view(self, content: Any) -> Any:
         if type(content) is not dict or "leaf" not in content:
-            raise Damaged(f"the tree's view is {_shown(content)}")
-        described = {**content, "leaf": self.whole(type(self).leaf, content["leaf"])}
+            raise Damaged(f"the tree's view is {_short_repr(content)}")
+        described = {**content, "leaf": self.whole(type(self).read_leaf, content["leaf"])}
         return (
             self._placeholder("view", content["leaf"], described)
             if self.placeholders
-            else _made("view", described)
+            else _make_value("view", described)
         )
 
     def _placeholder(self, kind: str, name: str, content: Any) -> Placeholder:
         self._unread += 1
         return Placeholder(kind, name, content)
 
-    def items(self, content: Any) -> list[Any]:
-        return [self.read(node) for node in _list(content)]
+    def build_items(self, content: Any) -> list[Any]:
+        return [self.build(node) for node in _require_list(content)]
 
-    def sequence(self, kind: type, content: Any, most: int | None = None) -> Any:
-        """Return a list, a tuple or a deque. Of packed rows, whose leaves are handles, `Packed`."""
+    def build_sequence(self, kind: type, content: Any, most: int | None = None) -> Any:
+        """Return a list, a tuple or a deque; for packed rows whose leaves are handles,
+        `PackedRows`.
+        """
         if type(content) is not dict:
-            values = self.items(content)
+            values = self.build_items(content)
             return (
                 deque(values, most) if kind is deque else values if kind is list else kind(values)
             )
         if content.keys() != {"packed"}:
-            raise Damaged(f"the tree holds {_shown(content)} in place of an array")
-        parts = _list(content["packed"])
+            raise Damaged(f"the tree holds {_short_repr(content)} in place of an array")
+        parts = _require_list(content["packed"])
         if self.placeholders:
             return self._placeholder("packed", "", None)
         keys = sorted(leaf_keys(content))
-        counts = [_count(part) for part in parts]
-        found = [self.leaf(key) for key in keys]
-        made = Packed(
-            kind, most, sum(counts), partial(self._rows, parts, dict(zip(keys, found, strict=True)))
+        counts = [_row_count(part) for part in parts]
+        found = [self.read_leaf(key) for key in keys]
+        made = PackedRows(
+            kind,
+            most,
+            sum(counts),
+            partial(self._unpack_rows, parts, dict(zip(keys, found, strict=True))),
         )
-        return made if any(map(codec.is_stored, found)) else made.whole()
+        return made if any(map(codec.is_stored_leaf, found)) else made.unpack()
 
-    def _rows(self, parts: list[Any], leaves: dict[str, Any]) -> list[Any]:
-        stored = {key: leaf for key, leaf in leaves.items() if codec.is_stored(leaf)}
+    def _unpack_rows(self, parts: list[Any], leaves: dict[str, Any]) -> list[Any]:
+        stored = {key: leaf for key, leaf in leaves.items() if codec.is_stored_leaf(leaf)}
         arrays = leaves | dict(zip(stored, codec.decode_leaves([*stored.values()]), strict=True))
 
-        def leaf(key: Any) -> Any:
+        def read_leaf(key: Any) -> Any:
             if type(key) is not str or key not in arrays:
-                raise Damaged(f"the tree refers to a leaf as {_shown(key)}")
+                raise Damaged(f"the tree refers to a leaf as {_short_repr(key)}")
             return arrays[key]
 
-        unpacker = Unpacker(leaf, self.read, self._named)
-        with _sound("packed"), codec.uncollected():
-            return [row for part in parts for row in self._part(unpacker, part)]
+        unpacker = Unpacker(read_leaf, self.build, self._reader_of)
+        with _errors_as_damage("packed"), codec.without_garbage_collection():
+            return [row for part in parts for row in self._unpack_part(unpacker, part)]
 
-    def _part(self, unpacker: Unpacker, part: Any) -> list[Any]:
-        return self.items(part[1]) if part[0] is None else unpacker.rows(part[1], _count(part))
+    def _unpack_part(self, unpacker: Unpacker, part: Any) -> list[Any]:
+        return (
+            self.build_items(part[1])
+            if part[0] is None
+            else unpacker.unpack(part[1], _row_count(part))
+        )
 
-    def _named(self, tag: str, name: Any) -> Callable[[Any], Any]:
-        found = _find(self.types, tag, name) if type(name) is str else None
+    def _reader_of(self, tag: str, name: Any) -> Callable[[Any], Any]:
+        found = _find_type(self.types, tag, name) if type(name) is str else None
         if found is None:
-            raise Damaged(f"the tree calls a type {_shown(name)}")
-        return partial(_custom, found) if tag == "custom" else partial(_restored, tag, found)
+            raise Damaged(f"the tree calls a type {_short_repr(name)}")
+        return (
+            partial(_decode_registered, found)
+            if tag == "custom"
+            else partial(_restore_instance, tag, found)
+        )
 
-    def hashed(self, node: Any) -> Any:
-        """Return a key, or a member of a set: it has no leaf inside."""
-        unread, value = self._unread, self.read(node)
+    def build_key(self, node: Any) -> Any:
+        """Return a key of a mapping, or a member of a set; neither contains a leaf."""
+        unread, value = self._unread, self.build(node)
         if self._unread > unread and not self.placeholders:
-            raise Damaged(f"the tree holds the key {_shown(node)}, which is a leaf or has one")
+            raise Damaged(f"the tree holds the key {_short_repr(node)}, which is a leaf or has one")
         return value
 
-    def members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
-        members = [self.hashed(node) for node in _list(content)]
-        with _sound_keys(kind.__name__, members):
+    def build_members(self, content: Any, kind: type[set[Any] | frozenset[Any]]) -> Any:
+        members = [self.build_key(node) for node in _require_list(content)]
+        with _key_errors_as_damage(kind.__name__, members):
             made = kind(members)
             if len(made) != len(members):
                 raise ValueError("a member is there twice")
             return made
 
-    def pairs(self, content: Any) -> dict[Any, Any]:
+    def build_pairs(self, content: Any) -> dict[Any, Any]:
         found = [
-            (self.hashed(key), self.read(node))
-            for key, node in (_list(pair, 2) for pair in _list(content))
+            (self.build_key(key), self.build(node))
+            for key, node in (_require_list(pair, 2) for pair in _require_list(content))
         ]
-        with _sound_keys("mapping", (key for key, _ in found)):
+        with _key_errors_as_damage("mapping", (key for key, _ in found)):
             made = dict(found)
             if len(made) != len(found):
                 raise ValueError("a key is there twice")
             return made
 
-    def fields(self, content: Any) -> dict[str, Any]:
+    def build_fields(self, content: Any) -> dict[str, Any]:
         if type(content) is not dict or not all(type(name) is str for name in content):
-            raise Damaged(f"the tree holds {_shown(content)} in place of an object")
-        return {name: self.read(node) for name, node in content.items()}
+            raise Damaged(f"the tree holds {_short_repr(content)} in place of an object")
+        return {name: self.build(node) for name, node in content.items()}
 
-    def user(self, tag: str, content: Any) -> Any:
-        name, inner = _list(content, 2)
+    def build_user_value(self, tag: str, content: Any) -> Any:
+        name, inner = _require_list(content, 2)
         if type(name) is not str:
-            raise Damaged(f"the tree calls a type {_shown(name)}")
-        read, unread = _CONTENTS.get(tag, _Unflattener.read), self._unread
+            raise Damaged(f"the tree calls a type {_short_repr(name)}")
+        read, unread = _CONTENTS.get(tag, _Unflattener.build), self._unread
         # a user's function receives leaves
         value = self.whole(read, inner) if tag == "custom" else read(self, inner)
-        found = _find(self.types, tag, name)
+        found = _find_type(self.types, tag, name)
         # `_require` has reported missing types
         if found is None or (tag == "custom" and self._unread > unread):
             return self._placeholder(tag, name, value)
-        return _custom(found, value) if tag == "custom" else _restored(tag, found, value)
+        return (
+            _decode_registered(found, value)
+            if tag == "custom"
+            else _restore_instance(tag, found, value)
+        )
 
 
 _CONTENTS: dict[str, Callable[[_Unflattener, Any], Any]] = {
-    "dataclass": _Unflattener.fields,
-    "namedtuple": _Unflattener.items,
+    "dataclass": _Unflattener.build_fields,
+    "namedtuple": _Unflattener.build_items,
 }
 
 
-def _custom(registered: codec.Registered, value: Any) -> Any:
+def _decode_registered(registered: codec.RegisteredType, value: Any) -> Any:
     try:
         return registered.decode(value)
     except Exception as error:
@@ -307,7 +334,7 @@ def _custom(registered: codec.Registered, value: Any) -> Any:
         raise UsageError(f"the decode function registered for {name} failed: {error}") from error
 
 
-def _restored(tag: str, kind: Any, value: Any) -> Any:
+def _restore_instance(tag: str, kind: Any, value: Any) -> Any:
     """Build a value of the class that was saved.
 
     Raises:
@@ -316,7 +343,7 @@ def _restored(tag: str, kind: Any, value: Any) -> Any:
     """
     base, content = _KINDS[tag]
     if not issubclass(kind, base) or (tag == "dataclass" and not is_dataclass(kind)):
-        raise _changed(kind, f"was {_article(tag)} when it was saved")
+        raise _class_changed(kind, f"was {_article(tag)} when it was saved")
     if type(value) is not content:
         raise Damaged(f"the tree holds a {type(value).__name__} as {_article(tag)}")
     return _MAKE[tag](kind, value)
@@ -330,7 +357,7 @@ _KINDS: dict[str, tuple[type, type]] = {  # the base of the class, and the kind 
 }
 
 
-def _changed(kind: type, how: str) -> Mismatch:
+def _class_changed(kind: type, how: str) -> Mismatch:
     name = codec.type_name(kind)
     return Mismatch(
         f"{name} {how}: the code has changed, "
@@ -342,33 +369,33 @@ def _article(tag: str) -> str:
     return f"{'an' if tag == 'enum' else 'a'} {tag}"
 
 
-def _restored_enum(kind: Any, name: str) -> Any:
+def _restore_enum(kind: Any, name: str) -> Any:
     if name not in kind.__members__:
         members = reprlib.repr(list(kind.__members__))
-        raise _changed(kind, f"has no member {name!s:.80} any more, only {members}") from None
+        raise _class_changed(kind, f"has no member {name!s:.80} any more, only {members}") from None
     return kind[name]
 
 
-def _restored_flag(kind: Any, number: int) -> Any:
+def _restore_flag(kind: Any, number: int) -> Any:
     try:
         made = kind(number)
     except ValueError:
         made = None
     if made is None or made.value != number:  # bits that are no member's may be dropped
-        raise _changed(kind, f"has no member for a part of the value {number:#x}")
+        raise _class_changed(kind, f"has no member for a part of the value {number:#x}")
     return made
 
 
-def _restored_named_tuple(kind: Any, values: list[Any]) -> Any:
+def _restore_named_tuple(kind: Any, values: list[Any]) -> Any:
     fields = getattr(kind, "_fields", ())
     if len(values) != len(fields):
-        raise _changed(
+        raise _class_changed(
             kind, f"had {len(values)} fields when it was saved, and now has {', '.join(fields)}"
         )
     return tuple.__new__(kind, values)
 
 
-def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
+def _restore_dataclass(kind: Any, values: dict[str, Any]) -> Any:
     """Return the restored instance without calling its __init__;
     newer fields get their defaults.
     """
@@ -383,65 +410,71 @@ def _restored_dataclass(kind: Any, values: dict[str, Any]) -> Any:
         elif field.default_factory is not dataclasses.MISSING:
             values[field.name] = field.default_factory()
         elif field.init:
-            raise _changed(kind, f"has the new field {field.name} without a default")
+            raise _class_changed(kind, f"has the new field {field.name} without a default")
     if newer and gone:
-        raise _changed(
+        raise _class_changed(
             kind, f"had {', '.join(gone)[:200]} when it was saved, and has {newer[0].name} instead"
         )
-    with _sound("dataclass"):
+    with _errors_as_damage("dataclass"):
         made = object.__new__(kind)
         for name, value in values.items():
             if name.startswith("__"):
                 raise ValueError(f"{name} is no field")
             if name in gone and not hasattr(made, "__dict__"):
-                raise _changed(kind, f"has no field {name!s:.80} any more")
+                raise _class_changed(kind, f"has no field {name!s:.80} any more")
             object.__setattr__(made, name, value)  # frozen ones too
         return made
 
 
 _MAKE: dict[str, Callable[[Any, Any], Any]] = {
-    "enum": _restored_enum,
-    "flag": _restored_flag,
-    "namedtuple": _restored_named_tuple,
-    "dataclass": _restored_dataclass,
+    "enum": _restore_enum,
+    "flag": _restore_flag,
+    "namedtuple": _restore_named_tuple,
+    "dataclass": _restore_dataclass,
 }
 
 
-def _made(tag: str, content: Any) -> Any:
-    make = MAKERS[tag] if tag in MAKERS else partial(codec.adapter(codec.TAGS[tag]).value, tag)
-    with _sound(tag):
+def _make_value(tag: str, content: Any) -> Any:
+    make = (
+        MAKERS[tag]
+        if tag in MAKERS
+        else partial(codec.import_adapter(codec.TAGS[tag]).decode_node, tag)
+    )
+    with _errors_as_damage(tag):
         return make(content)
 
 
 @contextmanager
-def _sound(tag: str) -> Iterator[None]:
-    """An exception within this block is the tree's fault."""
+def _errors_as_damage(tag: str) -> Iterator[None]:
+    """Raise an error in this block as Damaged: the tree is at fault."""
     try:
         yield
     except (HoldfastError, RecursionError):
         raise
     except codec.UNSOUND as error:
         raise Damaged(
-            f"the tree's {tag} is unsound: {type(error).__name__}: {said(error)}"
+            f"the tree's {tag} is unsound: {type(error).__name__}: {error_text(error)}"
         ) from error
 
 
 @contextmanager
-def _sound_keys(tag: str, keys: Iterable[Any]) -> Iterator[None]:
-    """The same, unless a class of the user's compares or hashes them: its code may have changed."""
+def _key_errors_as_damage(tag: str, keys: Iterable[Any]) -> Iterator[None]:
+    """Raise an error in this block as Damaged; as Mismatch if a key's class is the user's, whose
+    code may have changed.
+    """
     try:
-        with _sound(tag):
+        with _errors_as_damage(tag):
             yield
     except Damaged as error:
-        users = next((each for each in map(type, keys) if _is_users(each)), None)
+        users = next((each for each in map(type, keys) if _is_user_class(each)), None)
         if users is None:
             raise
-        raise _changed(
+        raise _class_changed(
             users, f"does not fit as a key of a {tag} any more ({error.__cause__})"
         ) from error
 
 
-def _is_users(kind: type) -> bool:
+def _is_user_class(kind: type) -> bool:
     registered = codec.REGISTERED.get(codec.type_name(kind))
     return (
         registered is not None
@@ -451,107 +484,112 @@ def _is_users(kind: type) -> bool:
     )
 
 
-def _list(content: Any, length: int | None = None) -> list[Any]:
+def _require_list(content: Any, length: int | None = None) -> list[Any]:
     if type(content) is not list or (length is not None and len(content) != length):
         count = "" if length is None else f" of {length}"
-        raise Damaged(f"the tree holds {_shown(content)} in place of an array{count}")
+        raise Damaged(f"the tree holds {_short_repr(content)} in place of an array{count}")
     return content
 
 
-def _bytes(value: Any) -> bytes:
+def _require_bytes(value: Any) -> bytes:
     if type(value) is not bytes:
         raise TypeError(f"bytes expected, not {type(value).__name__}")
     return value
 
 
-def _count(part: Any) -> int:
+def _row_count(part: Any) -> int:
     """The number of rows in a part: [number, column], or [null, nodes]."""
-    count, content = _list(part, 2)
+    count, content = _require_list(part, 2)
     if count is None:
-        return len(_list(content))
+        return len(_require_list(content))
     if type(count) is not int or count < 0:
-        raise Damaged(f"the tree holds {_shown(count)} in place of a number of rows")
+        raise Damaged(f"the tree holds {_short_repr(count)} in place of a number of rows")
     return count
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return reprlib.repr(value)
 
 
 def _read_ordered_with(reader: _Unflattener, content: Any) -> OrderedDict[Any, Any]:
-    pairs, attributes = _list(content, 2)
-    made = OrderedDict(reader.pairs(pairs))
-    for name, value in reader.fields(attributes).items():
+    pairs, attributes = _require_list(content, 2)
+    made = OrderedDict(reader.build_pairs(pairs))
+    for name, value in reader.build_fields(attributes).items():
         if hasattr(OrderedDict, name):
-            raise Damaged(f"the tree hides {_shown(name)} of a mapping")
+            raise Damaged(f"the tree hides {_short_repr(name)} of a mapping")
         made.__dict__[name] = value
     return made
 
 
 def _read_defaultdict(reader: _Unflattener, content: Any) -> defaultdict[Any, Any]:
-    name, pairs = _list(content, 2)
+    name, pairs = _require_list(content, 2)
     if not (name is None or (type(name) is str and name in FACTORIES)):
-        raise Damaged(f"the tree's defaultdict makes {_shown(name)}")
-    return defaultdict(None if name is None else FACTORIES[name], reader.pairs(pairs))
+        raise Damaged(f"the tree's defaultdict makes {_short_repr(name)}")
+    return defaultdict(None if name is None else FACTORIES[name], reader.build_pairs(pairs))
 
 
 def _read_defaultdict_of(reader: _Unflattener, content: Any) -> defaultdict[Any, Any]:
     """Return a defaultdict with a registered class as its factory, or with a placeholder for the
     live one's factory.
     """
-    name, pairs = _list(content, 2)
+    name, pairs = _require_list(content, 2)
     if not isinstance(name, str | None):
-        raise Damaged(f"the tree's defaultdict makes {_shown(name)}")
-    found = None if name is None else _find(reader.types, "custom", name)
+        raise Damaged(f"the tree's defaultdict makes {_short_repr(name)}")
+    found = None if name is None else _find_type(reader.types, "custom", name)
     if name is not None and found is None and not reader.placeholders:
         kind = name.rpartition(".")[2]
         raise UsageError(
             f"the checkpoint holds a defaultdict of {name}: "
             f"holdfast.register({kind}, encode, decode)"
         )
-    return defaultdict(kept_factory if found is None else found.kind, reader.pairs(pairs))
+    return defaultdict(kept_factory if found is None else found.kind, reader.build_pairs(pairs))
 
 
 def _read_set_table(reader: _Unflattener, content: Any) -> set[Any]:
-    nodes, finger, slots = _list(content, 3)
-    found = [reader.hashed(node) for node in _list(nodes)]
-    table = reader.whole(_Unflattener.read, slots)
-    with _sound("set_table"):
+    nodes, finger, slots = _require_list(content, 3)
+    found = [reader.build_key(node) for node in _require_list(nodes)]
+    table = reader.whole(_Unflattener.build, slots)
+    with _errors_as_damage("set_table"):
         if len(set(found)) != len(found) or type(finger) is not int or finger < 0:
             raise ValueError("a member is there twice, or its finger is no place")
         if reader.placeholders:
             return set(found)
-        return tables.rebuilt(found, tables.Table(_bytes(table), finger))
+        return tables.rebuild_set(found, tables.HashTable(_require_bytes(table), finger))
 
 
 def _read_counter(reader: _Unflattener, content: Any) -> Counter[Any]:
     made: Counter[Any] = Counter()
-    dict.update(made, reader.pairs(content))  # Counter.update would count the keys
+    dict.update(made, reader.build_pairs(content))  # Counter.update would count the keys
     return made
 
 
 def _read_deque(reader: _Unflattener, content: Any) -> Any:
-    maxlen, items = _list(content, 2)
-    with _sound("deque"):
+    maxlen, items = _require_list(content, 2)
+    with _errors_as_damage("deque"):
         deque(maxlen=maxlen)
-    return reader.sequence(deque, items, maxlen)
+    return reader.build_sequence(deque, items, maxlen)
 
 
 _READERS: dict[str, Callable[[_Unflattener, Any], Any]] = {
-    "leaf": _Unflattener.leaf,
-    "view": _Unflattener.view,
-    "packed": lambda reader, content: reader.sequence(list, {"packed": content}),
-    "tuple": lambda reader, content: reader.sequence(tuple, content),
-    "set": lambda reader, content: reader.members(content, set),
+    "leaf": _Unflattener.read_leaf,
+    "view": _Unflattener.build_view,
+    "packed": lambda reader, content: reader.build_sequence(list, {"packed": content}),
+    "tuple": lambda reader, content: reader.build_sequence(tuple, content),
+    "set": lambda reader, content: reader.build_members(content, set),
     "set_table": _read_set_table,
-    "frozenset": lambda reader, content: reader.members(content, frozenset),
-    "dict": _Unflattener.fields,
-    "items": _Unflattener.pairs,
-    "ordered": lambda reader, content: OrderedDict(reader.pairs(content)),
+    "frozenset": lambda reader, content: reader.build_members(content, frozenset),
+    "dict": _Unflattener.build_fields,
+    "items": _Unflattener.build_pairs,
+    "ordered": lambda reader, content: OrderedDict(reader.build_pairs(content)),
     "ordered_with": _read_ordered_with,
     "defaultdict": _read_defaultdict,
     "defaultdict_of": _read_defaultdict_of,
     "counter": _read_counter,
     "deque": _read_deque,
-    **{tag: lambda reader, content, tag=tag: reader.user(tag, content) for tag in NAMED},  # type: ignore[misc]
+    **{
+        tag: lambda reader, content, tag=tag: reader.build_user_value(  # type: ignore[misc]
+            tag, content
+        )
+        for tag in NAMED
+    },
 }

@@ -1,6 +1,6 @@
 """Plain values: small Python values become nodes of simpler values, and are restored from them.
 
-The makers read files, so each refuses what is not exactly right.
+The decoders read files, so each refuses any input that is not exactly right.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def random_state(state: tuple[Any, ...]) -> list[Any]:
 
 def python_state(content: Any) -> tuple[Any, ...]:
     """Return the argument of `random.setstate()`; the inverse of `random_state`."""
-    version, words, gauss = _typed(list, content)
+    version, words, gauss = _require_type(list, content)
     return version, struct.unpack("<625I", words), gauss
 
 
-def _typed(kind: type[T], value: Any) -> T:
+def _require_type(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
     return value
 
 
-def _zone(zone: dt.tzinfo | None) -> Any:
+def _encode_zone(zone: dt.tzinfo | None) -> Any:
     if type(zone) is dt.timezone:
         return ["offset", *zone.__getinitargs__()]  # type: ignore[attr-defined]
     if zone is None:
@@ -52,10 +52,10 @@ def _zone(zone: dt.tzinfo | None) -> Any:
     )
 
 
-def _made_zone(content: Any) -> dt.tzinfo | None:
+def _decode_zone(content: Any) -> dt.tzinfo | None:
     if content is None:
         return None
-    sort, *arguments = _typed(list, content)
+    sort, *arguments = _require_type(list, content)
     if sort == "offset":
         return dt.timezone(*arguments)
     if sort != "zone":
@@ -63,7 +63,7 @@ def _made_zone(content: Any) -> dt.tzinfo | None:
     import zoneinfo
 
     try:
-        return zoneinfo.ZoneInfo(_typed(str, *arguments))
+        return zoneinfo.ZoneInfo(_require_type(str, *arguments))
     except OSError as error:  # a directory of zones
         raise ValueError(f"no such time zone: {content!r}") from error
     except zoneinfo.ZoneInfoNotFoundError as error:
@@ -75,38 +75,38 @@ def _made_zone(content: Any) -> dt.tzinfo | None:
 def _time_node(tag: str, fields: str) -> Callable[[Any], Node]:
     names = fields.split()
     return lambda moment: Node(
-        tag, [*(getattr(moment, name) for name in names), moment.fold, _zone(moment.tzinfo)]
+        tag, [*(getattr(moment, name) for name in names), moment.fold, _encode_zone(moment.tzinfo)]
     )
 
 
-def _moment(kind: Callable[..., T]) -> Callable[[Any], T]:
+def _time_decoder(kind: Callable[..., T]) -> Callable[[Any], T]:
     def made(content: Any) -> T:
-        *fields, fold, zone = _typed(list, content)
-        return kind(*fields, tzinfo=_made_zone(zone), fold=fold)
+        *fields, fold, zone = _require_type(list, content)
+        return kind(*fields, tzinfo=_decode_zone(zone), fold=fold)
 
     return made
 
 
-def _int(content: Any) -> int:
+def _decode_int(content: Any) -> int:
     if not re.fullmatch(r"-?0x[0-9a-f]+", content):
         raise ValueError(content)
     return int(content, 16)
 
 
-def _random(content: Any) -> random.Random:
+def _decode_random(content: Any) -> random.Random:
     generator = random.Random()  # noqa: S311 -- a copy of the user's
     generator.setstate(python_state(content))
     return generator
 
 
-def _complex(content: Any) -> complex:
-    real, imaginary = _typed(list, content)
-    return complex(_typed(float, real), _typed(float, imaginary))
+def _decode_complex(content: Any) -> complex:
+    real, imaginary = _require_type(list, content)
+    return complex(_require_type(float, real), _require_type(float, imaginary))
 
 
-def _pure_path(content: Any) -> pathlib.PurePath:
-    flavour, text = _typed(list, content)
-    return _FLAVOURS[flavour](_typed(str, text))
+def _decode_path(content: Any) -> pathlib.PurePath:
+    flavour, text = _require_type(list, content)
+    return _FLAVOURS[flavour](_require_type(str, text))
 
 
 _FLAVOURS = {"posix": pathlib.PurePosixPath, "windows": pathlib.PureWindowsPath}
@@ -131,20 +131,20 @@ NODES: Mapping[type, Callable[[Any], Node]] = {
 }
 
 MAKERS: Mapping[str, Callable[[Any], Any]] = {
-    "int": _int,
+    "int": _decode_int,
     "float": lambda content: struct.unpack(">d", bytes.fromhex(content))[0],
     "str": lambda content: bytes.fromhex(content).decode("utf-8", "surrogatepass"),
-    "long_str": lambda content: _typed(bytes, content).decode("utf-8", "surrogatepass"),
-    "bytes": lambda content: base64.b64decode(_typed(str, content), validate=True),
-    "complex": _complex,
-    "bytearray": lambda content: bytearray(_typed(bytes, content)),
-    "range": lambda content: range(*_typed(list, content)),
-    "slice": lambda content: slice(*_typed(list, content)),
-    "path": lambda content: pathlib.Path(_typed(str, content)),
-    "purepath": _pure_path,
-    "datetime": _moment(dt.datetime),
-    "time": _moment(dt.time),
-    "date": lambda content: dt.date(*_typed(list, content)),
-    "timedelta": lambda content: dt.timedelta(*_typed(list, content)),
-    "random.Random": _random,
+    "long_str": lambda content: _require_type(bytes, content).decode("utf-8", "surrogatepass"),
+    "bytes": lambda content: base64.b64decode(_require_type(str, content), validate=True),
+    "complex": _decode_complex,
+    "bytearray": lambda content: bytearray(_require_type(bytes, content)),
+    "range": lambda content: range(*_require_type(list, content)),
+    "slice": lambda content: slice(*_require_type(list, content)),
+    "path": lambda content: pathlib.Path(_require_type(str, content)),
+    "purepath": _decode_path,
+    "datetime": _time_decoder(dt.datetime),
+    "time": _time_decoder(dt.time),
+    "date": lambda content: dt.date(*_require_type(list, content)),
+    "timedelta": lambda content: dt.timedelta(*_require_type(list, content)),
+    "random.Random": _decode_random,
 }

@@ -20,9 +20,9 @@ from typing import Any
 from .. import disk, journal, owner, scan
 from ..errors import DiskError, NotFound, StoreError, Superseded, UsageError
 from ..journal import Event, Log
-from . import places
-from .format import MANIFEST, parse_name, run_of
-from .refusal import refused
+from . import symlinks
+from .format import MANIFEST, decode_run, parse_name
+from .refusal import disk_error
 
 # attempts that this process has ended, even if it could not record that
 _over: set[tuple[Path, int]] = set()
@@ -47,7 +47,7 @@ class Attempt:
         self._pid = os.getpid()
 
     @property
-    def inherited(self) -> bool:
+    def is_in_forked_child(self) -> bool:
         """Whether this process is a forked child of the process that owns the attempt."""
         return os.getpid() != self._pid
 
@@ -62,13 +62,13 @@ class Attempt:
             Superseded: a later attempt owns the run.
         """
         if self._waiting:
-            with self.acting("write the journal"), self._turn:
+            with self.translate_errors("write the journal"), self._turn:
                 count = len(self._waiting)
                 journal.append(self.journal, self._waiting[:count], sync=sync)
                 del self._waiting[:count]
 
-    def show(self) -> None:
-        """Flush, unless another thread is about to do so."""
+    def flush_unless_busy(self) -> None:
+        """Flush, unless another thread is about to flush."""
         # a look, not `acquire(blocking=False)`: after Ctrl-C that could leave the lock taken
         if self._waiting and not self._turn.locked():
             self.flush()
@@ -78,41 +78,41 @@ class Attempt:
         self.record(event, **facts)
         self.flush(sync=True)
 
-    def leave(self) -> None:
-        """Note that this process does nothing more for the attempt,
-        even if its closing line could not be written.
+    def mark_over(self) -> None:
+        """Record that this process does nothing more for the attempt, even if the closing line
+        could not be written.
         """
         _over.add((self.root, self.number))
 
     @contextmanager
-    def acting(self, what: str) -> Iterator[None]:
+    def translate_errors(self, what: str) -> Iterator[None]:
         """Translate OS errors into Holdfast's exceptions.
 
         Raises:
             UsageError: a forked child would act for its parent, which is alive; or the attempt's
                 directory is a link.
         """
-        if self.inherited:
+        if self.is_in_forked_child:
             raise UsageError(
                 f"{self.root}: attempt {self.number} is process "
                 f"{self._pid}'s; its forked children only read"
             )
         try:
-            places.refuse_link(self.room.parent)
-            places.refuse_link(self.room)
+            symlinks.refuse_link(self.room.parent)
+            symlinks.refuse_link(self.room)
             yield
         except OSError as error:
-            raise self._meaning(what, error) from error
+            raise self._as_store_error(what, error) from error
         except (
             NotFound
         ):  # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
-            self.require()
+            self.require_ownership()
             raise
 
     @property
-    def fenced(self) -> bool:
-        """Whether a later attempt has fenced this one, or has begun to: it takes the journal out
-        of the room first.
+    def is_fenced(self) -> bool:
+        """Return whether a later attempt has fenced this one, or has begun to: fencing moves the
+        journal out first.
         """
         try:
             os.lstat(self.journal)
@@ -122,38 +122,38 @@ class Attempt:
             pass
         return False
 
-    def require(self) -> None:
+    def require_ownership(self) -> None:
         """Require that this attempt still owns the run.
 
         Raises:
             Superseded: a later attempt owns the run.
             DiskError: the run's directory is gone.
         """
-        if self.fenced:
+        if self.is_fenced:
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.journal))
-            raise self._meaning("go on", gone)
+            raise self._as_store_error("go on", gone)
 
-    def _superseded(self) -> Superseded:
+    def _superseded_error(self) -> Superseded:
         return Superseded(
             f"{self.root}: attempt {self.number} was "
             "superseded by a later one; it writes nothing more"
         )
 
-    def _meaning(self, what: str, error: OSError) -> StoreError:
+    def _as_store_error(self, what: str, error: OSError) -> StoreError:
         with suppress(OSError):  # what cannot be looked at is not known to be gone
             if error.errno in (errno.ENOENT, errno.ESTALE) and not scan.is_dir(self.room.parent):
                 return DiskError(
                     f"{self.root}: cannot {what}: "
                     "the run's directory is gone; put it back, or mount it"
                 )
-            if error.errno in (errno.ENOENT, errno.ESTALE) and self.fenced:
-                return self._superseded()
-        return refused(self.root, what, error)
+            if error.errno in (errno.ENOENT, errno.ESTALE) and self.is_fenced:
+                return self._superseded_error()
+        return disk_error(self.root, what, error)
 
 
-class Joined(Attempt):
-    """The attempt on another rank than 0: the same directory and the same fence. Only rank 0
-    writes its journal.
+class JoinedAttempt(Attempt):
+    """An attempt as ranks other than 0 see it: the same directory and fence. Only rank 0 writes the
+    journal.
     """
 
     def record(self, event: str, /, **facts: Any) -> None:
@@ -161,24 +161,24 @@ class Joined(Attempt):
 
 
 def is_over(root: Path, number: int) -> bool:
-    """Whether this process had that attempt, and has left it."""
+    """Return whether this process had that attempt and has finished with it."""
     return (root, number) in _over
 
 
-def join(root: Path, number: int, run: str) -> Attempt:
+def join_attempt(root: Path, number: int, run: str) -> Attempt:
     """Join attempt `number` of `run`, which rank 0's process has claimed.
 
     Raises:
         UsageError: this process does not see the attempt at `root`, or sees another run there.
     """
-    attempt = Joined(root, number, run)
+    attempt = JoinedAttempt(root, number, run)
     with suppress(FileNotFoundError):
-        appear(
+        wait_until_visible(
             attempt.room,
             lambda room: scan.is_dir(room) if (found := read_run(root)) == run else bool(found),
         )
         if read_run(root) == run:
-            places.require(root)
+            symlinks.require_safe_links(root)
             return attempt
     what = (
         "another run's directory"
@@ -186,14 +186,14 @@ def join(root: Path, number: int, run: str) -> Attempt:
         else f"not there, or without attempt {number}"
     )
     raise UsageError(
-        f"{root} on {owner.me().get('host')} is {what}: "
+        f"{root} on {owner.describe_this_process().get('host')} is {what}: "
         "every rank must see one and the same directory, on a file "
         "system that all of them share"
     )
 
 
-def appear(path: Path, look: Callable[[Path], bool] = scan.is_dir) -> None:
-    """Wait until this process sees what another process made at `path`: until `look(path)` is true.
+def wait_until_visible(path: Path, look: Callable[[Path], bool] = scan.is_dir) -> None:
+    """Wait until `look(path)` is true: until this process sees what another process made at `path`.
 
     Raises:
         FileNotFoundError: `look(path)` was false for `JOIN_S` seconds.
@@ -221,7 +221,7 @@ def read_run(root: Path) -> str:
         return ""
     except disk.NotPlain:
         data = b""
-    return run_of(
+    return decode_run(
         data, path, "move it away: the next start writes it again from the newest checkpoint"
     )
 
@@ -231,37 +231,38 @@ def read_run(root: Path) -> str:
 
 
 def publish(attempt: Attempt, partial: Path, name: str) -> Path:
-    """Commit: rename the complete directory `partial`; then the checkpoint exists. This syncs its
-    names first.
+    """Commit a checkpoint: sync the names in the complete directory `partial`, then rename it to
+    `name`.
 
     Raises:
         UsageError: a checkpoint with that name exists.
         Superseded: this attempt no longer owns the run.
     """
-    target = places.checkpoints(attempt.root) / name
+    target = symlinks.checkpoints_directory(attempt.root) / name
     # sync all names before the rename, because the rename may reach the disk first
     disk.sync_dir(partial)
     try:
         disk.rename_new(partial, target)
     except OSError as error:
         # NFS may repeat a rename that succeeded, and then report the second try's error
-        if scan.lexists(partial) or not _mine(target, attempt):
+        if scan.lexists(partial) or not _is_published_by(target, attempt):
             if not isinstance(error, FileExistsError):
                 raise
-            attempt.require()
+            attempt.require_ownership()
             if is_checkpoint(target):
                 raise UsageError(
                     f"{target} is already committed; checkpoints are immutable"
                 ) from error
             # a directory without a manifest would block this step permanently
-            set_aside(attempt, target, "no-manifest")
+            move_to_quarantine(attempt, target, "no-manifest")
             disk.rename_new(partial, target)
     disk.sync_dir(target.parent)
     disk.sync_dir(attempt.room)
     return target
 
 
-def _mine(target: Path, attempt: Attempt) -> bool:
+def _is_published_by(target: Path, attempt: Attempt) -> bool:
+    """Return whether the manifest in `target` names this attempt."""
     try:
         with open(disk.open_plain(target / MANIFEST), "rb") as file:
             head = file.read(_MOST_BYTES)
@@ -278,10 +279,10 @@ def discard(attempt: Attempt, path: Path) -> None:
     disk.remove_tree(doomed)
     disk.rename_new(path, doomed)
     disk.sync_dir(path.parent)
-    clean_up(doomed)
+    remove_if_possible(doomed)
 
 
-def clean_up(path: Path) -> None:
+def remove_if_possible(path: Path) -> None:
     """Remove files that are no longer needed.
     Any that remain are deleted when the attempt is fenced.
     """
@@ -291,15 +292,15 @@ def clean_up(path: Path) -> None:
         return
 
 
-def clean_up_room(attempt: Attempt) -> None:
-    """Remove what earlier deletions of this attempt could not."""
+def retry_removals(attempt: Attempt) -> None:
+    """Remove what earlier deletions of this attempt could not remove."""
     with suppress(OSError):
         for child in scan.names(attempt.room):
             if child.startswith("deleting-"):
-                clean_up(attempt.room / child)
+                remove_if_possible(attempt.room / child)
 
 
-def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
+def move_to_quarantine(attempt: Attempt, path: Path, why: str) -> Path:
     """Move a checkpoint out of `checkpoints` without deleting it.
     `why` becomes part of its name.
     """
@@ -308,12 +309,12 @@ def set_aside(attempt: Attempt, path: Path, why: str) -> Path:
     # sync the new name before the old one is removed, so that a crash never loses both
     disk.sync_dir(attempt.room)
     disk.sync_dir(path.parent)
-    return to_quarantine(attempt.root, passing)
+    return rename_into_quarantine(attempt.root, passing)
 
 
-def to_quarantine(root: Path, passing: Path) -> Path:
+def rename_into_quarantine(root: Path, passing: Path) -> Path:
     name = passing.name.removeprefix("quarantine-")
-    places.refuse_link(root / "quarantine")
+    symlinks.refuse_link(root / "quarantine")
     for number in range(1, 10**6):
         target = root / "quarantine" / (name if number == 1 else f"{name}-{number}")
         try:
@@ -325,7 +326,7 @@ def to_quarantine(root: Path, passing: Path) -> Path:
     raise StoreError(f"{root / 'quarantine'} holds too many of {name}")
 
 
-def point(attempt: Attempt, link: str, name: str) -> None:
+def update_link(attempt: Attempt, link: str, name: str) -> None:
     """Point the relative link `checkpoints/<link>` at a checkpoint.
     It is for users; readers ignore it.
     """
@@ -335,7 +336,7 @@ def point(attempt: Attempt, link: str, name: str) -> None:
     disk.replace(draft, attempt.root / "checkpoints" / link)
 
 
-def unpoint(attempt: Attempt, link: str) -> None:
+def remove_dangling_link(attempt: Attempt, link: str) -> None:
     """Remove a dangling link through the attempt's own directory,
     so that a fenced process cannot do it.
     """

@@ -21,22 +21,22 @@ class Box(NamedTuple):
         return math.prod(self.shape)
 
 
-class Stretch(NamedTuple):
-    """Bytes of a box that are contiguous in the whole leaf, too."""
+class ByteRange(NamedTuple):
+    """A range of bytes of a box that is contiguous in the whole leaf, too."""
 
     start: int  # in bytes of the whole leaf
     offset: int  # in bytes of the box
     size: int
 
 
-def common(a: Box, b: Box) -> Box | None:
+def intersection(a: Box, b: Box) -> Box | None:
     """Return the intersection; None if it is empty."""
     at = tuple(map(max, a.at, b.at))
     shape = tuple(min(x + m, y + n) - max(x, y) for x, m, y, n in zip(*a, *b, strict=True))
     return Box(at, shape) if min(shape, default=1) > 0 else None
 
 
-def within(outer: Box, inner: Box) -> tuple[slice, ...]:
+def index_within(outer: Box, inner: Box) -> tuple[slice, ...]:
     """Return the index of `inner` in an array that holds `outer`."""
     starts = (at - start for at, start in zip(inner.at, outer.at, strict=True))
     return tuple(
@@ -44,9 +44,9 @@ def within(outer: Box, inner: Box) -> tuple[slice, ...]:
     )
 
 
-def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch]:
-    """Yield the byte ranges of `box`, in C order,
-    with their places in a leaf of shape `whole`; as few as possible.
+def byte_ranges(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[ByteRange]:
+    """Yield as few contiguous byte ranges of `box` as possible, in C order, with their offsets in a
+    leaf of shape `whole`.
     """
     if box.volume == 0:
         return
@@ -59,7 +59,7 @@ def stretches(whole: Sequence[int], box: Box, itemsize: int) -> Iterator[Stretch
     begin = sum(at * step for at, step in zip(box.at, steps, strict=True))
     offset = 0
     for index in itertools.product(*map(range, box.shape[: max(0, last - 1)])):
-        yield Stretch(
+        yield ByteRange(
             begin + sum(at * step for at, step in zip(index, steps, strict=False)), offset, size
         )
         offset += size
@@ -78,11 +78,11 @@ def is_tiled(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
     if not inside or sum(box.volume for box in boxes) != math.prod(whole):
         return False
     full = [box for box in boxes if box.volume]
-    return _in_grid(whole, full, 0) or _apart(full)
+    return _is_grid(whole, full, 0) or _are_disjoint(full)
 
 
-def _in_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
-    """Whether the boxes form a grid from this axis on: they are adjacent along it, without gaps."""
+def _is_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
+    """Return whether the boxes form a grid from this axis on: adjacent along it, without gaps."""
     if axis == len(whole):
         return len(boxes) == 1
     rows: dict[tuple[int, int], list[Box]] = {}
@@ -93,16 +93,16 @@ def _in_grid(whole: Sequence[int], boxes: Sequence[Box], axis: int) -> bool:
         if at != end:
             return False
         end += extent
-    return end == whole[axis] and all(_in_grid(whole, row, axis + 1) for row in rows.values())
+    return end == whole[axis] and all(_is_grid(whole, row, axis + 1) for row in rows.values())
 
 
-def _apart(boxes: Sequence[Box]) -> bool:
+def _are_disjoint(boxes: Sequence[Box]) -> bool:
     if len(boxes) ** 2 > 2 * _MOST_PAIRS:
         return False
-    return not any(_meet(a, b) for a, b in itertools.combinations(boxes, 2))
+    return not any(_overlap(a, b) for a, b in itertools.combinations(boxes, 2))
 
 
-def _meet(a: Box, b: Box) -> bool:
+def _overlap(a: Box, b: Box) -> bool:
     return all(
         max(start, other) < min(start + extent, other + size)
         for start, extent, other, size in zip(a.at, a.shape, b.at, b.shape, strict=True)

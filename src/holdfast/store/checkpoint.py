@@ -14,9 +14,9 @@ from ..state import codec, tree
 from ..state.nodes import leaf_keys
 from ..threads import Hook, nothing
 from . import divided, format, html, problems, reading, source
-from .format import MANIFEST, File, Head, Manifest
-from .parts import Parts, check_bytes, top
-from .problems import Listed, Problem
+from .format import MANIFEST, FileEntry, Head, Manifest
+from .parts import CheckpointParts, check_bytes, top_members
+from .problems import FileListing, Problem
 from .signing import Key
 from .stored import Piece, Stored, StoredLeaf, StoredPieces
 
@@ -43,7 +43,7 @@ class Checkpoint:
         self._root: Manifest | None = None
         self._manifest: Manifest | None = None
         self._head: Head | None = None
-        self._parts: Parts | None = None
+        self._parts: CheckpointParts | None = None
         self._divided: dict[str, dict[int, str]] | None = None
 
     def __repr__(self) -> str:
@@ -65,22 +65,22 @@ class Checkpoint:
             Untrusted: it is not signed by the key that was given.
         """
         if self._manifest is None:
-            parts = self._its_parts()
+            parts = self._rank_parts()
             only = None if self._rank is None else [self._rank]
-            self._manifest = self._whole_root() if parts is None else parts.merged(only)
+            self._manifest = self._root_manifest() if parts is None else parts.merged_manifest(only)
         return self._manifest
 
     @property
     def signer(self) -> str | None:
-        """The key that signed the manifest, as its first line says;
-        None: no key did. Reads what a restore reads.
+        """The key that signed the manifest, as its first line names it; None if it is not signed.
+        Reads what a restore reads.
         """
-        return self._whole_root().signer
+        return self._root_manifest().signer
 
-    def _whole_root(self) -> Manifest:
+    def _root_manifest(self) -> Manifest:
         """The manifest file as it is, without the entries in the parts."""
         if self._root is None:
-            self._root = source.decoded(self.path / MANIFEST, self._decode)
+            self._root = source.decode_file(self.path / MANIFEST, self._decode)
         return self._root
 
     def _decode(self, data: bytes, where: object) -> Manifest:
@@ -89,10 +89,10 @@ class Checkpoint:
     def _decode_head(self, data: bytes, where: object) -> Head:
         return format.decode_head(data, where, self.key)
 
-    def _its_parts(self) -> Parts | None:
-        """The parts; None if one process wrote the checkpoint."""
-        if self._parts is None and self._whole_root().ranks is not None:
-            self._parts = Parts(self.path, self._whole_root())
+    def _rank_parts(self) -> CheckpointParts | None:
+        """The parts that several ranks wrote; None if one process wrote the checkpoint."""
+        if self._parts is None and self._root_manifest().ranks is not None:
+            self._parts = CheckpointParts(self.path, self._root_manifest())
         return self._parts
 
     def as_rank(self, rank: int) -> Checkpoint:
@@ -103,7 +103,7 @@ class Checkpoint:
         check only what this rank wrote. Other parts are read, and checked, only for the leaves that
         are read.
         """
-        parts = self._its_parts()
+        parts = self._rank_parts()
         if parts is None:
             return self
         view = Checkpoint(self.path, key=self.key)
@@ -112,7 +112,9 @@ class Checkpoint:
         return view
 
     def signed_by(self, key: Key | None) -> Checkpoint:
-        """Return the same checkpoint, which cannot be read unless that key has signed it."""
+        """Return this checkpoint with a required key: it cannot be read unless that key has signed
+        it.
+        """
         return self if key is None else Checkpoint(self.path, rank=self._rank, key=key)
 
     @property
@@ -128,8 +130,8 @@ class Checkpoint:
     @property
     def tree(self) -> Any:
         """The state's structure."""
-        parts = self._its_parts() if self._rank else None
-        return self._whole_root().tree if parts is None else parts.tree(self._rank or 0)
+        parts = self._rank_parts() if self._rank else None
+        return self._root_manifest().tree if parts is None else parts.tree(self._rank or 0)
 
     @property
     def head(self) -> Head:
@@ -140,7 +142,7 @@ class Checkpoint:
             NotFound, Damaged: as `manifest`.
         """
         if self._head is None:
-            self._head = self._root or source.decoded(self.path / MANIFEST, self._decode_head)
+            self._head = self._root or source.decode_file(self.path / MANIFEST, self._decode_head)
         return self._head
 
     @property
@@ -172,8 +174,8 @@ class Checkpoint:
 
     @property
     def not_exact_from(self) -> int | None:
-        """The step from which on its run trained other samples than an uninterrupted one;
-        None: it did not.
+        """The step from which on the run used other samples than an uninterrupted run; None if it
+        used the same.
         """
         found = self.document.get(NOT_EXACT_FROM)
         return found if type(found) is int and found >= 0 else None
@@ -197,7 +199,7 @@ class Checkpoint:
 
     def leaf(self, key: str) -> Stored:
         """Return a handle on one leaf; its bytes are read, and checked, on demand."""
-        parts = self._its_parts()
+        parts = self._rank_parts()
         if parts is not None:
             found = parts.leaf(key, self._rank or 0)
             if found is None:
@@ -205,9 +207,9 @@ class Checkpoint:
                     f"{self.path / MANIFEST}: the tree names leaf {key!r}, which is in no part"
                 )
             return found
-        if key in self._pieces():
-            return divided.stored(
-                key, self._pieces()[key].values(), self.manifest.leaves, self.path
+        if key in self._piece_keys():
+            return divided.piece_handle(
+                key, self._piece_keys()[key].values(), self.manifest.leaves, self.path
             )
         try:
             entry = self.manifest.leaves[key]
@@ -217,10 +219,10 @@ class Checkpoint:
             ) from None
         return StoredLeaf(self.path, key, entry)
 
-    def _pieces(self) -> dict[str, dict[int, str]]:
-        """For each leaf that one process divided: the keys of its pieces."""
+    def _piece_keys(self) -> dict[str, dict[int, str]]:
+        """Map each leaf that one process divided to the keys of its pieces."""
         if self._divided is None:
-            self._divided = divided.current(self.manifest.leaves)
+            self._divided = divided.newest_pieces(self.manifest.leaves)
         return self._divided
 
     def leaves(self) -> dict[str, Stored]:
@@ -228,17 +230,17 @@ class Checkpoint:
         pieces are whole.
         """
         known = (
-            divided.leaves(self.manifest.leaves)
-            if self._its_parts() is None
+            divided.leaf_keys(self.manifest.leaves)
+            if self._rank_parts() is None
             else sorted(leaf_keys(self.tree))
         )
         return {key: self.leaf(key) for key in known}
 
     def parts(self) -> list[str]:
         """The state's top-level keys if it is a mapping with string keys."""
-        return list(top(self.tree) or ())
+        return list(top_members(self.tree) or ())
 
-    @codec.uncollected()
+    @codec.without_garbage_collection()
     def handles(
         self, part: str | None = None, *, types: Iterable[type] = (), placeholders: bool = False
     ) -> Any:
@@ -246,9 +248,11 @@ class Checkpoint:
 
         This reads no shard.
         """
-        return tree.unflatten(self._node(part), self.leaf, types=types, placeholders=placeholders)
+        return tree.unflatten(
+            self._part_node(part), self.leaf, types=types, placeholders=placeholders
+        )
 
-    @codec.uncollected()
+    @codec.without_garbage_collection()
     def load(
         self,
         part: str | None = None,
@@ -273,36 +277,36 @@ class Checkpoint:
         self.check_layout()
         if part is None and not mmap:
             self.check_unread()
-        node = self._node(part)
+        node = self._part_node(part)
         leaves: dict[str, Any] = {}
 
         def leaf(key: str) -> Any:
             if not leaves:  # only now is it certain that the tree's types are available
-                leaves.update(self._leaves(self._keys(node, part), mmap=mmap))
+                leaves.update(self._read_leaves(self._leaf_keys(node, part), mmap=mmap))
             return leaves[key] if key in leaves else self.leaf(key)
 
         return tree.unflatten(node, leaf, types=types, placeholders=placeholders)
 
-    def _keys(self, node: Any, part: str | None) -> Iterable[str]:
-        if self._its_parts() is not None:
+    def _leaf_keys(self, node: Any, part: str | None) -> Iterable[str]:
+        if self._rank_parts() is not None:
             return leaf_keys(node)
-        known = divided.leaves(self.manifest.leaves)
+        known = divided.leaf_keys(self.manifest.leaves)
         return known if part is None else leaf_keys(node) & known.keys()
 
-    def _leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
+    def _read_leaves(self, keys: Iterable[str], *, mmap: bool) -> dict[str, Any]:
         """Read the leaves with these `keys` together; with `mmap`, map those that can be mapped."""
-        whole = {} if self._its_parts() is not None or self._pieces() else self.manifest.leaves
+        whole = {} if self._rank_parts() is not None or self._piece_keys() else self.manifest.leaves
         stored = {
             key: StoredLeaf(self.path, key, whole[key]) if key in whole else self.leaf(key)
             for key in keys
         }
-        found = _mapped(stored.values()) if mmap else {}
+        found = _map_leaves(stored.values()) if mmap else {}
         rest = [leaf for key, leaf in stored.items() if key not in found]
         return found | dict(
             zip((leaf.key for leaf in rest), codec.decode_leaves(rest), strict=True)
         )
 
-    def _node(self, part: str | None) -> Any:
+    def _part_node(self, part: str | None) -> Any:
         if part is None:
             return self.tree
         if part not in self.parts():
@@ -313,7 +317,7 @@ class Checkpoint:
 
     def facts(self, *, pinned: bool = False) -> CheckpointFacts:
         """The facts that retention rules use."""
-        head, at_s = self.head, format.seconds(self.head.created)
+        head, at_s = self.head, format.created_s(self.head.created)
         return CheckpointFacts(
             self.name,
             head.step,
@@ -333,8 +337,8 @@ class Checkpoint:
         Together with the leaves' own digests this covers every byte.
         """
         manifest = self.manifest
-        layout = problems.of_sizes_and_headers(self.path, manifest, manifest.files)
-        for problem in chain(problems.of_name(self.path, manifest), layout):
+        layout = problems.layout_problems(self.path, manifest, manifest.files)
+        for problem in chain(problems.name_problems(self.path, manifest), layout):
             raise Damaged(str(problem))
         for key, leaf in manifest.leaves.items():
             codec.require_known(key, leaf.kind)
@@ -346,8 +350,8 @@ class Checkpoint:
         Raises:
             Damaged: they differ from what was committed.
         """
-        entries = self.manifest.leaves if self._its_parts() is None else {}
-        for leaf in reading.damaged(divided.older(entries, self.path), cold=False):
+        entries = self.manifest.leaves if self._rank_parts() is None else {}
+        for leaf in reading.find_damaged(divided.replaced_pieces(entries, self.path), cold=False):
             raise Damaged(
                 f"{leaf.path}: "
                 f"bytes {leaf.offset}..{leaf.offset + leaf.size_bytes} changed since commit"
@@ -359,7 +363,7 @@ class Checkpoint:
         cold: bool = False,
         only: Collection[str] | None = None,
         before_each: Hook = nothing,
-        known: Listed | None = None,
+        known: FileListing | None = None,
     ) -> Iterator[Problem]:
         """Read every byte; yield the places that differ from what was committed. With `cold`, read
         from the medium.
@@ -374,7 +378,7 @@ class Checkpoint:
             if known is None:
                 yield from self._problems(only, before_each, cold=cold)
             else:
-                yield from problems.of_files(self.path, known, only, before_each, cold=cold)
+                yield from problems.file_problems(self.path, known, only, before_each, cold=cold)
         except PermissionError as error:
             raise Unreadable(
                 f"{error.filename or self.path}: cannot be read: {error.strerror}"
@@ -385,30 +389,30 @@ class Checkpoint:
     ) -> Iterator[Problem]:
         seen = self
         if cold:
-            source.forget(self.path / MANIFEST)
+            source.drop_cache(self.path / MANIFEST)
             seen = Checkpoint(self.path, rank=self._rank, key=self.key)
         try:
-            parts = seen._its_parts()
+            parts = seen._rank_parts()
         except Damaged as error:
-            yield problems.of_whole(self.path / MANIFEST, error)
+            yield problems.whole_file_problem(self.path / MANIFEST, error)
             return
-        manifest = seen._whole_root()
-        yield from problems.of_name(self.path, manifest)
+        manifest = seen._root_manifest()
+        yield from problems.name_problems(self.path, manifest)
         if parts is not None:
             whole = []
             for rank in range(len(parts)) if self._rank is None else [self._rank]:
                 path = parts.path_of(rank)
                 try:
                     if cold:
-                        source.forget(path)
+                        source.drop_cache(path)
                     _ = parts[rank]
                     whole.append(rank)
                 except Damaged as error:
-                    yield problems.of_whole(path, error)
-            manifest = parts.merged(whole)
-        yield from problems.of_files(self.path, manifest, only, before_each, cold=cold)
+                    yield problems.whole_file_problem(path, error)
+            manifest = parts.merged_manifest(whole)
+        yield from problems.file_problems(self.path, manifest, only, before_each, cold=cold)
 
-    def manifest_problems(self, files: Mapping[str, File]) -> Iterator[Problem]:
+    def manifest_problems(self, files: Mapping[str, FileEntry]) -> Iterator[Problem]:
         """Read the manifest from the medium, and this rank's part; check their digests, and decode
         no leaf.
 
@@ -419,38 +423,40 @@ class Checkpoint:
         """
         path = self.path / MANIFEST
         try:
-            source.forget(path)
-            head = source.decoded(path, self._decode_head)
-            yield from problems.of_name(self.path, head)
+            source.drop_cache(path)
+            head = source.decode_file(path, self._decode_head)
+            yield from problems.name_problems(self.path, head)
             if head.ranks is None and head.files != files:
                 raise Damaged(f"{path}: not the manifest that was committed")
             if head.ranks is not None and self._rank is not None:
                 path, rank = self.path / head.ranks[self._rank].part, self._rank
-                source.forget(path)
+                source.drop_cache(path)
                 said = head.files[head.ranks[rank].part].size_bytes
-                source.decoded(path, lambda data, where: check_bytes(data, head, rank, where), said)
+                source.decode_file(
+                    path, lambda data, where: check_bytes(data, head, rank, where), said
+                )
         except Damaged as error:
-            yield problems.of_whole(path, error)
+            yield problems.whole_file_problem(path, error)
         except PermissionError as error:
             raise Unreadable(
                 f"{error.filename or self.path}: cannot be read: {error.strerror}"
             ) from error
 
 
-def _mapped(stored: Iterable[Stored]) -> dict[str, Any]:
-    """The leaves that can be mapped, as they need no conversion."""
+def _map_leaves(stored: Iterable[Stored]) -> dict[str, Any]:
+    """Map into memory those leaves whose bytes need no conversion; return them by key."""
     maps: dict[Path, memoryview | None] = {}
     found = {}
     for leaf in stored:
         if isinstance(leaf, StoredPieces):
             continue
         if leaf.path not in maps:
-            maps[leaf.path] = source.mapped(leaf.path)
+            maps[leaf.path] = source.map_file(leaf.path)
         data = maps[leaf.path]
         value = (
             None
             if data is None
-            else codec.mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
+            else codec.build_mapped_leaf(leaf, data[leaf.offset : leaf.offset + leaf.size_bytes])
         )
         if value is not None:
             found[leaf.key] = value

@@ -19,7 +19,7 @@ from ..rules import Best
 from ..terminal import warn
 from . import format, pins
 from .checkpoint import Checkpoint
-from .format import MANIFEST, Name
+from .format import MANIFEST, CheckpointName
 from .signing import Key
 
 T = TypeVar("T")
@@ -52,16 +52,16 @@ class CheckpointIndex:
         """The algorithm of the digests in checkpoints that are saved here."""
         return format.XXH3 if self.key is None else format.SHA256
 
-    def at(self, path: Path, *, rank: int | None = None) -> Checkpoint:
+    def checkpoint_at(self, path: Path, *, rank: int | None = None) -> Checkpoint:
         """The checkpoint at `path`, in or for this run's directory."""
         return Checkpoint(path, rank=rank, key=self.key)
 
-    def checkpoint(self, name: Name | str) -> Checkpoint:
-        return self.at(self.root / "checkpoints" / str(name))
+    def checkpoint(self, name: CheckpointName | str) -> Checkpoint:
+        return self.checkpoint_at(self.root / "checkpoints" / str(name))
 
-    def names(self) -> list[Name]:
+    def names(self) -> list[CheckpointName]:
         """Names of the existing checkpoints, in order."""
-        return committed(self.root / "checkpoints")
+        return committed_names(self.root / "checkpoints")
 
     def checkpoints(self) -> list[Checkpoint]:
         """The existing checkpoints, oldest first."""
@@ -83,10 +83,10 @@ class CheckpointIndex:
         return self.checkpoint(last[0])
 
     def newest_first(self) -> Iterator[Checkpoint]:
-        """The existing checkpoints, the newest first, for the run's owner: nobody else removes any
-        meanwhile.
+        """Yield the existing checkpoints, newest first. Only the run's owner calls this: no other
+        process removes checkpoints meanwhile.
 
-        One that cannot be read is among them: its reader gets the error.
+        Unreadable checkpoints are included; reading one raises the error.
         """
         folder = self.root / "checkpoints"
         return (
@@ -115,25 +115,25 @@ class CheckpointIndex:
                 f"{self.root}: nothing says which metric is best; "
                 'save with keep=Best("metric", max)'
             )
-        ranked = retention.ranked(rule, self.facts())
+        ranked = retention.rank_by_metric(rule, self.facts())
         if not ranked:
             raise NotFound(f"{self.root}: no checkpoint has the metric {rule.metric!r}")
         return self.checkpoint(ranked[0].name)
 
     def pins(self) -> set[str]:
         """Names of pinned checkpoints, which no rule removes."""
-        return pins.names(self.root)
+        return pins.pinned_names(self.root)
 
     def facts(self) -> list[CheckpointFacts]:
         """The facts for retention rules, of every checkpoint with a valid manifest and its own
         name; oldest first.
         """
-        known, pinned = self._read(), self.pins()
+        known, pinned = self._read_manifests(), self.pins()
         return [each.facts._replace(pinned=each.facts.name in pinned) for each in known]
 
     def best_rule(self) -> Best | None:
         """The rule of the newest checkpoint that was saved under one."""
-        for each in reversed(self._read()):
+        for each in reversed(self._read_manifests()):
             if each.best_rule is not None:
                 return each.best_rule
         return None
@@ -146,7 +146,7 @@ class CheckpointIndex:
         with suppress(Damaged, NotFound):
             shared = {
                 name: facts.st_ino
-                for name, facts in _stats(checkpoint).items()
+                for name, facts in _stat_files(checkpoint).items()
                 if facts.st_nlink > 1
             }
             names = {checkpoint.path / name: name for name in shared}
@@ -159,7 +159,7 @@ class CheckpointIndex:
         found: dict[str, str] = {}
         for other in map(self.checkpoint, self.names() if inodes else ()):
             with suppress(Damaged, NotFound):
-                for facts in _stats(other).values():
+                for facts in _stat_files(other).values():
                     if facts.st_ino in inodes and other.path != checkpoint.path:
                         found[other.path.name] = inodes[facts.st_ino]
         return found
@@ -174,7 +174,7 @@ class CheckpointIndex:
             Untrusted: one is not signed by the key; no older one is tried.
         """
         damage: list[Damaged] = []
-        tried: set[Name] = set()
+        tried: set[CheckpointName] = set()
         # its owner may save and prune meanwhile
         while fresh := [name for name in self.names() if name not in tried]:
             checkpoint = self.checkpoint(fresh[-1])
@@ -194,7 +194,7 @@ class CheckpointIndex:
             raise damage[0]
         raise NotFound(f"{self.root}: no committed checkpoint")
 
-    def _read(self) -> list[_ManifestFacts]:
+    def _read_manifests(self) -> list[_ManifestFacts]:
         known = {}
         for name in map(str, self.names()):
             with suppress(Damaged, NotFound, FileNotFoundError):
@@ -215,9 +215,9 @@ class CheckpointIndex:
         )
 
 
-def is_committed(folder: Path, name: Name) -> bool:
-    """Whether the checkpoint `name` exists in `folder`. Quicker than `is_checkpoint`, as it is
-    called very often.
+def is_committed(folder: Path, name: CheckpointName) -> bool:
+    """Return whether the checkpoint `name` exists in `folder`. Faster than `is_checkpoint`, because
+    it is called very often.
     """
     try:
         os.stat(f"{folder}/{name}/{MANIFEST}")
@@ -230,20 +230,24 @@ def is_committed(folder: Path, name: Name) -> bool:
     return True
 
 
-def may_be_committed(folder: Path, name: Name) -> bool:
-    """The same; true if it cannot be read, so that its reader gets the error."""
+def may_be_committed(folder: Path, name: CheckpointName) -> bool:
+    """Return whether the checkpoint exists; true if that cannot be read, so that its reader gets
+    the error.
+    """
     try:
         return is_committed(folder, name)
     except OSError:
         return True
 
 
-def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed) -> list[Name]:
+def committed_names(
+    folder: Path, exists: Callable[[Path, CheckpointName], bool] = is_committed
+) -> list[CheckpointName]:
     """Names of the checkpoints in `folder`, in order.
     Lists again if one was removed after it was listed.
     """
     for _ in range(_MOST_LOOKS):
-        listed = _listed(folder)
+        listed = _list_names(folder)
         found = [name for name in listed if exists(folder, name)]
         if found == listed or all(
             name in found or scan.exists(folder / str(name)) for name in listed
@@ -252,15 +256,15 @@ def committed(folder: Path, exists: Callable[[Path, Name], bool] = is_committed)
     return found
 
 
-def _listed(folder: Path) -> list[Name]:
-    names: list[Name] = []
+def _list_names(folder: Path) -> list[CheckpointName]:
+    names: list[CheckpointName] = []
     # a listing takes time: the only checkpoint may have been replaced by the next one meanwhile
     for _ in range(2):
         names = names or [name for name in map(format.parse_name, scan.names(folder)) if name]
     return sorted(names, key=lambda name: name.order)
 
 
-def _newest_first(folder: Path) -> Iterator[Name]:
+def _newest_first(folder: Path) -> Iterator[CheckpointName]:
     """The names of checkpoints in `folder`, the newest first.
     It parses only those that are asked for.
     """
@@ -270,7 +274,7 @@ def _newest_first(folder: Path) -> Iterator[Name]:
     return filter(None, map(format.parse_name, texts))
 
 
-def _stats(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
+def _stat_files(checkpoint: Checkpoint) -> dict[str, os.stat_result]:
     """The stat result of each of its files that exists."""
     found = {}
     for name in checkpoint.manifest.files:

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from .. import disk, journal, owner, scan
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
-from . import places
-from .attempt import Attempt, clean_up, is_over, read_run, to_quarantine
-from .format import run_json
+from . import symlinks
+from .attempt import Attempt, is_over, read_run, remove_if_possible, rename_into_quarantine
+from .format import encode_run
 
 _MOST_TRIES = 100  # to take a number: each loses against a process that began meanwhile
 _MOST_ROUNDS = 1000  # how often to empty a directory into which an old process keeps writing
 
 
-class Elsewhere(NamedTuple):
-    """What is known of a run at places other than its directory."""
+class RemoteFacts(NamedTuple):
+    """What other directories than the run's own, its mirrors, say about the run."""
 
     run: str | None = None  # its id
     attempt: int = 0  # the last one there
@@ -35,7 +35,7 @@ def claim(
     take_over: bool = False,
     private: bool = False,
     note: str | None = None,
-    elsewhere: Elsewhere = Elsewhere(),  # noqa: B008  a frozen value
+    elsewhere: RemoteFacts = RemoteFacts(),  # noqa: B008  a frozen value
 ) -> Attempt:
     """Begin the next attempt of the run at `root`, after fencing all earlier ones.
 
@@ -45,13 +45,13 @@ def claim(
         UsageError: another attempt is or may be alive; or a directory to be written to is a
             symbolic link.
         Superseded: an even later attempt began meanwhile.
-        StoreError: each try to begin was in vain.
+        StoreError: no try to claim the run succeeded.
     """
     if scan.lexists(root) and not scan.is_dir(root):
         raise UsageError(f"{root} is a file: a run needs a directory of its own")
-    places.require(root)
+    symlinks.require_safe_links(root)
     if private:
-        places.make_private(root)
+        symlinks.make_private(root)
     for part in (
         root,
         root / "attempts",
@@ -60,16 +60,16 @@ def claim(
         root / "quarantine",
     ):
         disk.make_dirs(part)
-    places.require_rooms(root)
-    run = _run_id(root, note, elsewhere.run)
+    symlinks.refuse_linked_attempts(root)
+    run = _read_or_create_run_id(root, note, elsewhere.run)
     for _ in range(_MOST_TRIES):
-        taken = _numbers(root)  # before the journals, so that each of these attempts has one
+        taken = _used_numbers(root)  # before the journals, so that each of these attempts has one
         earlier = journal.logs(root)
-        _refuse_strangers(root, _living(root, earlier), take_over=take_over)
+        _refuse_while_alive(root, _possibly_alive(root, earlier), take_over=take_over)
         number = 1 + max([elsewhere.attempt, *(log.attempt for log in earlier), *taken])
         attempt = Attempt(root, number, run)
-        with _left_on_failure(attempt):
-            if _enter(attempt):
+        with _mark_over_on_failure(attempt):
+            if _create_attempt_dir(attempt):
                 break
     else:
         raise StoreError(
@@ -79,31 +79,38 @@ def claim(
             "or starts this run again and again"
         )
     attempt.earlier = earlier
-    with _left_on_failure(attempt), attempt.acting("begin"):
-        _settle(attempt, take_over=take_over)
+    with _mark_over_on_failure(attempt), attempt.translate_errors("begin"):
+        _fence_older_attempts(attempt, take_over=take_over)
         # makes a commit durable whose process died before syncing it
         disk.sync_dir(root / "checkpoints")
     return attempt
 
 
 @contextmanager
-def _left_on_failure(attempt: Attempt) -> Iterator[None]:
+def _mark_over_on_failure(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        attempt.leave()
+        attempt.mark_over()
         raise
 
 
-def _enter(attempt: Attempt) -> bool:
+def _create_attempt_dir(attempt: Attempt) -> bool:
     """Create `attempts/<number>`, complete with the journal's first line, in one step.
 
     Returns False if another process took this number, or removed the draft as stale while this one
     was suspended.
     """
     draft = attempt.room.parent / f".claim-{uuid.uuid4().hex}"
-    begin = journal.lines(
-        [{"event": "begin", "attempt": attempt.number, "run": attempt.run, "owner": owner.me()}]
+    begin = journal.encode_events(
+        [
+            {
+                "event": "begin",
+                "attempt": attempt.number,
+                "run": attempt.run,
+                "owner": owner.describe_this_process(),
+            }
+        ]
     )
     disk.make_dir(draft)
     try:
@@ -112,8 +119,8 @@ def _enter(attempt: Attempt) -> bool:
         disk.rename_new(draft, attempt.room)
     except OSError as error:
         # NFS may repeat a rename that succeeded, and report the second try
-        if not _holds(attempt.journal, begin):
-            clean_up(draft)
+        if not _has_content(attempt.journal, begin):
+            remove_if_possible(draft)
             if isinstance(error, FileExistsError | FileNotFoundError):
                 return False
             raise
@@ -121,16 +128,16 @@ def _enter(attempt: Attempt) -> bool:
     return True
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     try:
         return path.read_bytes() == data
     except OSError:
         return False
 
 
-def _settle(attempt: Attempt, *, take_over: bool) -> None:
+def _fence_older_attempts(attempt: Attempt, *, take_over: bool) -> None:
     """Fence all older attempts. If a newer one exists, remove this one and raise Superseded."""
-    rooms = _rooms(attempt.root)
+    rooms = _attempt_dir_numbers(attempt.root)
     newer = [number for number in rooms if number > attempt.number]
     if newer:
         disk.remove_tree(attempt.room)
@@ -149,26 +156,26 @@ def _settle(attempt: Attempt, *, take_over: bool) -> None:
         if number < attempt.number
     ]
     try:
-        _refuse_strangers(attempt.root, older, take_over=take_over)
+        _refuse_while_alive(attempt.root, older, take_over=take_over)
     except UsageError:
         attempt.close("end", step=0, reason="refused")
         raise
     for log in older:
-        fence(attempt, log)
+        fence_attempt(attempt, log)
         log.forget()  # it may have grown until now
     for draft in stale_claims(attempt.root):
         disk.remove_tree(draft)
 
 
-def fence(attempt: Attempt, log: Log) -> None:
+def fence_attempt(attempt: Attempt, log: Log) -> None:
     """Fence an older attempt: move its files out, the journal first, then remove its directory."""
     old = attempt.root / "attempts" / str(log.attempt)
-    places.refuse_link(old)
+    symlinks.refuse_link(old)
     for _ in range(_MOST_ROUNDS):
         # an attempt without its journal knows that it is fenced; if another file went first, it
         # would report that file
         for child in sorted(scan.names(old), key=f"attempt-{log.attempt}.jsonl".__ne__):
-            _carry_out(attempt, log.attempt, old / child)
+            _move_files_out(attempt, log.attempt, old / child)
         try:
             disk.remove_dir(old)
             break
@@ -183,7 +190,7 @@ def fence(attempt: Attempt, log: Log) -> None:
     _discard_fenced(attempt)
 
 
-def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
+def _move_files_out(attempt: Attempt, number: int, path: Path) -> None:
     try:
         history = attempt.root / "history" / path.name
         if path.name == f"attempt-{number}.jsonl":
@@ -192,13 +199,13 @@ def _carry_out(attempt: Attempt, number: int, path: Path) -> None:
             disk.rename_new(path, history)
             disk.sync_dir(history.parent)
         elif path.name.startswith("quarantine-"):
-            to_quarantine(attempt.root, path)
+            rename_into_quarantine(attempt.root, path)
         else:
             disk.rename_new(
                 path, attempt.room / f"fenced-{number}-{path.name}-{uuid.uuid4().hex[:8]}"
             )
     except FileNotFoundError:
-        if attempt.fenced:
+        if attempt.is_fenced:
             raise
 
 
@@ -209,7 +216,7 @@ def _discard_fenced(attempt: Attempt) -> None:
 
 
 def stale_claims(root: Path) -> list[Path]:
-    """Drafts of rooms whose process is gone."""
+    """Return the drafts of attempt directories whose process is gone."""
     drafts = (
         root / "attempts" / child
         for child in scan.names(root / "attempts")
@@ -230,20 +237,21 @@ def _stale_claim(draft: Path) -> bool:
         return False
 
 
-def _living(root: Path, logs: Iterable[Log]) -> list[Log]:
-    rooms = set(_rooms(root))
+def _possibly_alive(root: Path, logs: Iterable[Log]) -> list[Log]:
+    """Return the attempts whose process may be alive."""
+    rooms = set(_attempt_dir_numbers(root))
     return [log for log in logs if log.attempt in rooms]
 
 
-def strangers(root: Path) -> list[Log]:
-    """Attempts without a closing line whose process may be alive;
-    `claim` refuses while there are any.
+def possibly_alive_attempts(root: Path) -> list[Log]:
+    """Return the attempts without a closing line whose process may be alive; `claim` refuses while
+    there are any.
     """
-    return [log for log in _living(root, journal.logs(root)) if _is_stranger(root, log)]
+    return [log for log in _possibly_alive(root, journal.logs(root)) if _may_be_alive(root, log)]
 
 
-def _is_stranger(root: Path, log: Log) -> bool:
-    if log.closed or owner.precedes(log.owner):
+def _may_be_alive(root: Path, log: Log) -> bool:
+    if log.closed or owner.is_earlier_start(log.owner):
         return False
     if owner.is_me(log.owner) and is_over(root, log.attempt):
         return False
@@ -254,9 +262,9 @@ def _is_stranger(root: Path, log: Log) -> bool:
     )
 
 
-def _refuse_strangers(root: Path, logs: list[Log], *, take_over: bool) -> None:
+def _refuse_while_alive(root: Path, logs: list[Log], *, take_over: bool) -> None:
     for log in logs:
-        if not take_over and _is_stranger(root, log):
+        if not take_over and _may_be_alive(root, log):
             here = " (this very process)" if owner.is_me(log.owner) else ""
             raise UsageError(
                 f"{root}: attempt {log.attempt} may still be running: "
@@ -271,23 +279,27 @@ def _last_seen(log: Log) -> float:
     return max(times, default=float("inf"))
 
 
-def _rooms(root: Path) -> list[int]:
-    return [number for number in _numbers(root) if scan.is_dir(root / "attempts" / str(number))]
+def _attempt_dir_numbers(root: Path) -> list[int]:
+    return [
+        number for number in _used_numbers(root) if scan.is_dir(root / "attempts" / str(number))
+    ]
 
 
-def _numbers(root: Path) -> list[int]:
-    """Numbers that a new attempt must not use. Stray files may have such names, too."""
+def _used_numbers(root: Path) -> list[int]:
+    """Return the numbers that a new attempt must not use, those of stray files included."""
     return sorted(int(child) for child in scan.names(root / "attempts") if child.isdecimal())
 
 
-def _run_id(root: Path, note: str | None, known: str | None) -> str:
-    """Return the run's id; write it to run.json if the run is new:
-    `known`, if it exists elsewhere.
+def _read_or_create_run_id(root: Path, note: str | None, known: str | None) -> str:
+    """Return the run's id. For a new run write run.json, with the id `known` if the run exists
+    elsewhere.
     """
     path = root / "run.json"
     if not scan.exists(path):
         draft = root / f".run-{uuid.uuid4().hex}.json"
-        disk.write(draft, [run_json(known or uuid.uuid4().hex, owner.me(), note)])
+        disk.write(
+            draft, [encode_run(known or uuid.uuid4().hex, owner.describe_this_process(), note)]
+        )
         try:
             disk.rename_new(draft, path)
         except FileExistsError:

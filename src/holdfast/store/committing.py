@@ -1,5 +1,5 @@
-"""Committing: the owner of a run builds,
-commits and links checkpoints, and removes those that no rule keeps.
+"""CheckpointWriter: builds, commits and links the checkpoints of a run, and removes those that no
+rule keeps.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from . import claiming, divided, format, pruning
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
-from .format import MANIFEST, Leaf, Manifest, Name
-from .refusal import refused
-from .shards import Abandoned
-from .sharing import Sharing
+from .format import MANIFEST, CheckpointName, LeafEntry, Manifest
+from .refusal import disk_error
+from .shards import SaveAbandoned
+from .sharing import FileLinker
 from .signing import Signer
 
 _SPARE_BYTES = 1 << 20  # of the manifest's fixed part, directories and the journal
 
 
-class Facts(NamedTuple):
-    """What the manifest records about a checkpoint besides the state. All fields are optional."""
+class ManifestFields(NamedTuple):
+    """Optional fields of a manifest besides the state."""
 
     phase: str = "step"
     epoch: int | None = None
@@ -42,37 +42,37 @@ class Facts(NamedTuple):
     document: Mapping[str, Any] = {}
 
 
-class Copies(Protocol):
-    """The part that copies checkpoints to other places."""
+class Copier(Protocol):
+    """Copies checkpoints to other directories, the mirrors."""
 
-    def spared(self) -> Collection[str]:
+    def protected_names(self) -> Collection[str]:
         """Names of the checkpoints that are being copied,
         or are about to be: they are not pruned.
         """
         ...
 
-    def give_way(self) -> None:
-        """Protect none of them until the next save, because the space is needed."""
+    def yield_space(self) -> None:
+        """Protect no checkpoint until the next save, because the disk space is needed."""
         ...
 
 
-class NoCopies:
-    """Nothing is copied."""
+class NoCopier:
+    """The copier of a run without mirrors."""
 
-    def spared(self) -> Collection[str]:
+    def protected_names(self) -> Collection[str]:
         return ()
 
-    def give_way(self) -> None:
+    def yield_space(self) -> None:
         return
 
 
-class Committing:
-    """The owner's side of a store. Its threads write one after another."""
+class CheckpointWriter:
+    """The writing part of a store, for the owner of the run. Threads write one after another."""
 
     def __init__(
         self,
         index: CheckpointIndex,
-        sharing: Sharing,
+        sharing: FileLinker,
         keep: Rule | None,
         *,
         take_over: bool,
@@ -87,7 +87,7 @@ class Committing:
         # names of that checkpoint's weights that are not finite (the first ones)
         self.not_finite: Sequence[str] = ()
         self._turn = threading.RLock()  # one thread at a time claims or writes
-        self.copies: Copies = NoCopies()
+        self.copies: Copier = NoCopier()
         # names of checkpoints that no rule removes before the next save
         self.protected: Collection[str] = ()
         # directories of saves that failed, and could not be removed
@@ -95,7 +95,7 @@ class Committing:
         # its commit failed, perhaps after the rename: it may be there, not durable
         self._unsure: str | None = None
         self.signer: Signer | None = None  # signs the manifests
-        self._elsewhere = claiming.Elsewhere()
+        self._elsewhere = claiming.RemoteFacts()
 
     # -- owning
     # ----------------------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ class Committing:
         if self.attempt is None:
             with self._turn:
                 if self.attempt is None:  # check again, now under the lock
-                    self.attempt = self._begin()
+                    self.attempt = self._begin_attempt()
         return self.attempt
 
-    def _begin(self) -> Attempt:
-        with writing(self.root):
+    def _begin_attempt(self) -> Attempt:
+        with translate_write_errors(self.root):
             elsewhere = self._elsewhere
             # its checkpoints know it, too
             if elsewhere.run is None and not scan.lexists(self.root / "run.json"):
@@ -122,36 +122,38 @@ class Committing:
                 self.root, take_over=self.take_over, private=self.private, elsewhere=elsewhere
             )
 
-    def know(self, elsewhere: claiming.Elsewhere) -> None:
-        """Note, before the claim, the facts about the run from other places."""
+    def set_remote_facts(self, elsewhere: claiming.RemoteFacts) -> None:
+        """Set, before the claim, the facts about the run that its mirrors have."""
         self._elsewhere = elsewhere
 
-    def spare(self, copies: Copies) -> None:
-        """Prune no checkpoint that `copies` needs from now on, as long as there is space."""
+    def set_copier(self, copies: Copier) -> None:
+        """Use `copies` from now on: prune no checkpoint that it needs, as long as there is
+        space.
+        """
         self.copies = copies
 
-    def protect(self, name: Name | None) -> None:
-        """Keep the checkpoint `name`, whatever the rule, until this is called again."""
+    def protect(self, name: CheckpointName | None) -> None:
+        """Keep the checkpoint `name`, whatever the rule, until another one is protected."""
         self.protected = () if name is None else (str(name),)
 
     def close(self) -> None:
         """Release the run, so that the next writer knows that this one has ended."""
         attempt = self.attempt
         if attempt is not None:
-            with self.acting(attempt, "close"):
+            with self.translate_errors(attempt, "close"):
                 attempt.close("end", step=0)
                 self.attempt = None
 
     @contextmanager
-    def acting(self, attempt: Attempt, what: str) -> Iterator[None]:
+    def translate_errors(self, attempt: Attempt, what: str) -> Iterator[None]:
         # refuse a forked child before it waits for a lock that a thread of its parent may hold
-        with attempt.acting(what), self._turn:
+        with attempt.translate_errors(what), self._turn:
             yield
 
     # -- one checkpoint
     # -------------------------------------------------------------------------------------------
 
-    def begin(self, name: Name) -> Path:
+    def create_partial(self, name: CheckpointName) -> Path:
         """Create an empty directory in the attempt's own directory; return its path.
 
         Raises:
@@ -159,14 +161,17 @@ class Committing:
         """
         attempt = self.claim()
         partial = attempt.room / str(name)
-        with self.acting(attempt, "save"):
+        with self.translate_errors(attempt, "save"):
             if attempts.is_checkpoint(self.root / "checkpoints" / str(name)):
-                attempt.require()  # without this check the directory may be a later attempt's
+                # without this check the directory may be a later attempt's
+                attempt.require_ownership()
                 if str(name) != self._unsure:
                     raise UsageError(
                         f"{self.root}: {name} is already committed; checkpoints are immutable"
                     )
-                attempts.set_aside(attempt, self.root / "checkpoints" / str(name), "unsynced")
+                attempts.move_to_quarantine(
+                    attempt, self.root / "checkpoints" / str(name), "unsynced"
+                )
             for path in {*self._failed, partial}:
                 disk.remove_tree(path)
             self._failed.clear()
@@ -177,34 +182,38 @@ class Committing:
                 raise
         return partial
 
-    def continue_after(self, before: Name | None) -> None:
-        """Let the next checkpoint follow `before`; those after it are ignored."""
+    def continue_after(self, before: CheckpointName | None) -> None:
+        """Let the next checkpoint follow `before`; later checkpoints than `before` are ignored."""
         self.parent = None if before is None else str(before)
 
-    def give_up(self, partial: Path) -> None:
+    def discard_partial(self, partial: Path) -> None:
         """Remove the directory of a save that failed;
         if the disk refuses that, the next save removes it.
         """
         self._unsure = partial.name
         self._failed.add(partial)
-        attempts.clean_up(partial)
+        attempts.remove_if_possible(partial)
 
-    def finish(self, name: Name, partial: Path, fill: Callable[[Path], Manifest]) -> Manifest:
+    def commit_partial(
+        self, name: CheckpointName, partial: Path, fill: Callable[[Path], Manifest]
+    ) -> Manifest:
         """Let `fill` complete the directory and return its manifest; then commit. On an error
         remove the directory.
         """
         attempt = self.claim()
         try:
-            with self.acting(attempt, "save"):
+            with self.translate_errors(attempt, "save"):
                 manifest = fill(partial)
                 disk.write(partial / MANIFEST, [format.encode(manifest, self.signer)])
                 path = attempts.publish(attempt, partial, str(name))
                 self.parent, self.not_finite = str(name), manifest.not_finite
-                self.point()
+                self.update_links()
                 if manifest.ranks is None:
-                    self.sharing.remember(path, manifest.created, manifest.files, manifest.leaves)
+                    self.sharing.set_last_checkpoint(
+                        path, manifest.created, manifest.files, manifest.leaves
+                    )
         except Exception:
-            self.give_up(partial)
+            self.discard_partial(partial)
             raise
         if self._unsure == partial.name:
             self._unsure = None
@@ -212,15 +221,15 @@ class Committing:
 
     def manifest(
         self,
-        name: Name,
-        facts: Facts,
-        files: dict[str, format.File],
-        leaves: dict[str, Leaf],
+        name: CheckpointName,
+        facts: ManifestFields,
+        files: dict[str, format.FileEntry],
+        leaves: dict[str, LeafEntry],
         body: Any,
     ) -> Manifest:
-        """The manifest of the checkpoint."""
+        """Return the manifest of the checkpoint `name`."""
         attempt = self.claim()
-        best = self.own_best()
+        best = self.own_best_rule()
         return Manifest(
             step=name.step,
             phase=name.phase,
@@ -236,7 +245,7 @@ class Committing:
             files=files,
             leaves=leaves,
             tree=body,
-            not_finite=divided.not_finite(leaves)[: format.MOST_NAMES],
+            not_finite=divided.nonfinite_leaves(leaves)[: format.MOST_NAMES],
         )
 
     @cached_property
@@ -257,8 +266,8 @@ class Committing:
                 # the rule may not have been applied to the last save, if a stop interrupted it
                 if self._prune_past_damage(self.keep):
                     free = disk.free_bytes(self.root)
-                if need > free and self.copies.spared():
-                    self.copies.give_way()
+                if need > free and self.copies.protected_names():
+                    self.copies.yield_space()
                     self._prune_past_damage(self.keep)
                     free = disk.free_bytes(self.root)
             except Damaged as error:
@@ -273,22 +282,22 @@ class Committing:
     # -- all of them
     # ----------------------------------------------------------------------------------------------
 
-    def apply_rule(self, name: Name, leave: Callable[[], int] = lambda: 0) -> None:
+    def apply_rule(self, name: CheckpointName, leave: Callable[[], int] = lambda: 0) -> None:
         """Remove what the rule does not keep, after `name` was committed."""
         if self.keep is not None:
-            with suppress(Abandoned), self.telling():
-                self.prune_but(self.keep, (str(name),), leave)
+            with suppress(SaveAbandoned), self.warn_if_prune_fails():
+                self.prune_except(self.keep, (str(name),), leave)
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Warn, instead of failing, if older checkpoints cannot be removed: the new one is
+    def warn_if_prune_fails(self) -> Iterator[None]:
+        """Warn, instead of raising, if older checkpoints cannot be removed: the new one is
         committed.
 
         A file that was damaged after it was read is written anew by the next save. An older
         checkpoint that must stay and is damaged moves to quarantine.
         """
         try:
-            with self._setting_damaged_aside():
+            with self._quarantine_damaged():
                 yield
         except pruning.DamagedSince as error:
             warn(f"{error}; the next save writes it anew")
@@ -296,7 +305,7 @@ class Committing:
             warn(f"{error}. The new checkpoint is saved; older ones are removed after a later save")
 
     @contextmanager
-    def _setting_damaged_aside(self) -> Iterator[None]:
+    def _quarantine_damaged(self) -> Iterator[None]:
         try:
             yield
         except pruning.DamagedBefore as error:
@@ -307,39 +316,41 @@ class Committing:
             self.claim().record("quarantined", name=error.checkpoint.path.name, why=str(error))
 
     def _prune_past_damage(self, rule: Rule) -> list[Checkpoint]:
-        """As `prune_but`.
-        Each older checkpoint that must stay and is damaged moves to quarantine first.
+        """Prune as `prune_except` does. Move each damaged checkpoint that must stay to quarantine
+        first.
         """
         while True:
-            with self._setting_damaged_aside():
-                return self.prune_but(rule)
+            with self._quarantine_damaged():
+                return self.prune_except(rule)
 
-    def prune_but(
+    def prune_except(
         self, rule: Rule, spared: Collection[str] = (), leave: Callable[[], int] = lambda: 0
     ) -> list[Checkpoint]:
-        """Remove what the rule does not keep; return it.
+        """Remove and return the checkpoints that the rule does not keep, except those in `spared`.
 
         Raises:
-            Abandoned: at most `leave()` checkpoints would be removed; nothing was.
+            SaveAbandoned: at most `leave()` checkpoints would be removed; none was.
         """
-        if self.attempt is None and not pruning.prunable(self.index, rule, spared):
+        if self.attempt is None and not pruning.prunable_checkpoints(self.index, rule, spared):
             return []
         attempt = self.claim()
-        with self.acting(attempt, "prune"):
+        with self.translate_errors(attempt, "prune"):
             # plan as the owner: before that, another process might have been writing
-            plan = pruning.plan(self.index, rule, spared, {*self.copies.spared(), *self.protected})
+            plan = pruning.plan_pruning(
+                self.index, rule, spared, {*self.copies.protected_names(), *self.protected}
+            )
             if not plan.doomed:
                 return []
 
             def still_wanted() -> None:
                 if len(plan.doomed) <= leave():
-                    raise Abandoned
+                    raise SaveAbandoned
 
             still_wanted()
             pruning.verify(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
             pruning.verify_finite(attempt, plan.finite, self.sharing, still_wanted)
             removed = pruning.discard(attempt, plan.doomed)
-            self.point()
+            self.update_links()
             return removed
 
     def quarantine(self, checkpoint: Checkpoint, why: str) -> Path:
@@ -347,32 +358,32 @@ class Committing:
         `why` is a word or two that become part of its name.
         """
         attempt = self.claim()
-        self.sharing.forget()
-        with self.acting(attempt, "move a checkpoint to quarantine"):
-            path = attempts.set_aside(attempt, checkpoint.path, why)
-            self.point()
+        self.sharing.forget_last_checkpoint()
+        with self.translate_errors(attempt, "move a checkpoint to quarantine"):
+            path = attempts.move_to_quarantine(attempt, checkpoint.path, why)
+            self.update_links()
         return path
 
     def empty_quarantine(self) -> None:
         """Remove for good what was set aside as damaged."""
         attempt = self.claim()
-        with self.acting(attempt, "empty the quarantine"):
+        with self.translate_errors(attempt, "empty the quarantine"):
             for path in scan.glob(attempt.root, "quarantine/*"):
                 attempts.discard(attempt, path)
-            attempts.clean_up_room(attempt)
+            attempts.retry_removals(attempt)
 
-    def point(self) -> None:
+    def update_links(self) -> None:
         """Renew the links for users. Nothing depends on them, so errors are ignored."""
         for link, find in (("latest", self.index.latest), ("best", self.best)):
             with suppress(OSError, Damaged):
-                self._point_to(link, find)
+                self._update_link(link, find)
 
-    def _point_to(self, link: str, find: Callable[[], Checkpoint]) -> None:
+    def _update_link(self, link: str, find: Callable[[], Checkpoint]) -> None:
         attempt = self.claim()
         try:
-            attempts.point(attempt, link, find().path.name)
+            attempts.update_link(attempt, link, find().path.name)
         except NotFound:
-            attempts.unpoint(attempt, link)
+            attempts.remove_dangling_link(attempt, link)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint that this store's rule ranks first, or else the newest checkpoint's
@@ -381,9 +392,9 @@ class Committing:
         Raises:
             NotFound: there is no rule, or no checkpoint has that metric.
         """
-        return self.index.best(self.own_best())
+        return self.index.best(self.own_best_rule())
 
-    def own_best(self) -> Best | None:
+    def own_best_rule(self) -> Best | None:
         return (
             next((rule for rule in parts(self.keep) if isinstance(rule, Best)), None)
             if self.keep
@@ -392,9 +403,9 @@ class Committing:
 
 
 @contextmanager
-def writing(root: Path, what: str = "write here") -> Iterator[None]:
+def translate_write_errors(root: Path, what: str = "write here") -> Iterator[None]:
     """Raise an OSError in the block as a StoreError."""
     try:
         yield
     except OSError as error:
-        raise refused(root, what, error) from error
+        raise disk_error(root, what, error) from error

@@ -1,7 +1,7 @@
 """Digests: xxh3_128 finds damage. In signed checkpoints SHA-256 stands in its place, which also
 finds manipulation.
 
-A digest tells by its length which it is: 32 or 64 hex digits.
+The length of a digest shows its algorithm: 32 or 64 hex digits.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import xxhash
 
-from ..pages import Data, Distant, pieces
+from ..pages import Data, DistantBytes, byte_pieces
 
 XXH3, SHA256 = "xxh3_128", "sha256"
 HEX = {XXH3: re.compile(r"[0-9a-f]{32}"), SHA256: re.compile(r"[0-9a-f]{64}")}
 
 
 def kind_of(digest: str) -> str:
-    """Return which kind of digest this is."""
+    """Return the algorithm of a digest, by its length."""
     return SHA256 if len(digest) == 64 else XXH3
 
 
@@ -34,10 +34,10 @@ def hasher(kind: str = XXH3) -> Callable[..., Any]:
 
 def digest(data: bytes | bytearray | Data, kind: str = XXH3) -> str:
     """Return the digest of `data` in hex."""
-    if kind == XXH3 and not isinstance(data, Distant):
+    if kind == XXH3 and not isinstance(data, DistantBytes):
         return xxhash.xxh3_128_hexdigest(data)
     found = hasher(kind)()
-    for piece in pieces(data) if isinstance(data, Distant) else (data,):
+    for piece in byte_pieces(data) if isinstance(data, DistantBytes) else (data,):
         found.update(piece)
     return str(found.hexdigest())
 

@@ -1,5 +1,5 @@
-"""Divided: a big leaf that changes only in part is saved in pieces, so that unchanged pieces keep
-their files.
+"""Dividing big leaves: a leaf that changes only in part is saved in pieces, so that unchanged
+pieces keep their files.
 
 A leaf is divided once a save finds that most of its bytes did not change. From then on each piece
 is digested before a save. Changed pieces go into a new file; the other files are linked. A linked
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..pages import Data, sample
+from ..pages import Data, sample_bytes
 from ..rules import Whole
 from ..state.codec import ITEMSIZE, Block
-from .boxes import Box, stretches
-from .format import MANIFEST, Leaf, shard_stem
-from .lineage import Lineage, Link, alike, digests_of
+from .boxes import Box, byte_ranges
+from .format import MANIFEST, LeafEntry, shard_stem
+from .lineage import Lineage, LinkedShard, digest_all, has_same_description
 from .shards import SHARD_BYTES, Shard, header
 from .stored import Piece, StoredLeaf, StoredPieces, check_piece
 
@@ -40,8 +40,8 @@ _SPOTS, _SPOT_BYTES = 64, 32
 _KEY = re.compile(r"@(\d{1,18})\.(\d{1,18})/(.*)", re.DOTALL)
 
 
-class PieceRange(NamedTuple):
-    """The parts of a piece's key: the write that it comes from, its index, and its leaf."""
+class PieceKey(NamedTuple):
+    """A parsed key of a piece: the write that it comes from, its index, and its leaf."""
 
     number: int
     piece: int
@@ -51,17 +51,17 @@ class PieceRange(NamedTuple):
         return f"@{self.number}.{self.piece}/{self.leaf}"
 
 
-def parse(key: str) -> PieceRange | None:
+def parse_key(key: str) -> PieceKey | None:
     found = _KEY.fullmatch(key) if key.startswith("@") else None
-    return PieceRange(int(found[1]), int(found[2]), found[3]) if found else None
+    return PieceKey(int(found[1]), int(found[2]), found[3]) if found else None
 
 
-def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
-    """For each divided leaf, the keys of its pieces by index. If a piece was written again, only
+def newest_pieces(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
+    """Map each divided leaf to the keys of its pieces, by index. If a piece was written again, only
     the newest counts.
     """
-    found: dict[str, dict[int, PieceRange]] = {}
-    for place in filter(None, map(parse, [key for key in leaves if key[:1] == "@"])):
+    found: dict[str, dict[int, PieceKey]] = {}
+    for place in filter(None, map(parse_key, [key for key in leaves if key[:1] == "@"])):
         pieces = found.setdefault(place.leaf, {})
         if place.piece not in pieces or pieces[place.piece].number < place.number:
             pieces[place.piece] = place
@@ -71,43 +71,45 @@ def current(leaves: Iterable[str]) -> dict[str, dict[int, str]]:
     }
 
 
-def leaves(entries: Iterable[str]) -> dict[str, None]:
+def leaf_keys(entries: Iterable[str]) -> dict[str, None]:
     """Keys of the leaves in a manifest; a divided leaf has the one key that the tree uses."""
     keys = [*entries]
     return dict.fromkeys(
-        [*(key for key in keys if key[:1] != "@" or parse(key) is None), *current(keys)]
+        [*(key for key in keys if key[:1] != "@" or parse_key(key) is None), *newest_pieces(keys)]
     )
 
 
-def older(entries: Mapping[str, Leaf], folder: Path) -> list[StoredLeaf]:
-    """Old versions of pieces that were written again later,
-    in the files of the directory `folder`.
+def replaced_pieces(entries: Mapping[str, LeafEntry], folder: Path) -> list[StoredLeaf]:
+    """Return old versions of pieces that were written again later, in the files of the directory
+    `folder`.
     """
-    keys = [key for key in entries if key[:1] == "@" and parse(key) is not None]
-    held = {key for pieces in current(keys).values() for key in pieces.values()}
+    keys = [key for key in entries if key[:1] == "@" and parse_key(key) is not None]
+    held = {key for pieces in newest_pieces(keys).values() for key in pieces.values()}
     return [StoredLeaf(folder, key, entries[key]) for key in keys if key not in held]
 
 
-def not_finite(entries: Mapping[str, Leaf]) -> list[str]:
-    """Keys of the leaves of one process in which a number is not finite.
-    Old versions of pieces do not count.
+def nonfinite_leaves(entries: Mapping[str, LeafEntry]) -> list[str]:
+    """Return the keys of one process's leaves in which a number is not finite. Old versions of
+    pieces do not count.
     """
     found = [key for key, leaf in entries.items() if leaf.finite is False]
-    pieces = current(entries) if any(key[:1] == "@" for key in found) else {}
+    pieces = newest_pieces(entries) if any(key[:1] == "@" for key in found) else {}
     names = {key: leaf for leaf, keys in pieces.items() for key in keys.values()}
     return list(
-        dict.fromkeys(names.get(key, key) for key in found if key in names or parse(key) is None)
+        dict.fromkeys(
+            names.get(key, key) for key in found if key in names or parse_key(key) is None
+        )
     )
 
 
-def big(leaves: Mapping[str, Block]) -> list[str]:
+def large_leaves(leaves: Mapping[str, Block]) -> list[str]:
     """Keys of the leaves of at least LEAST_BYTES (64 MiB), which a save may divide into pieces."""
     return [key for key, block in leaves.items() if block.data.nbytes >= LEAST_BYTES]
 
 
-def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
-    """The pieces of a leaf in memory order, each contiguous.
-    Empty if the leaf cannot be divided in this way.
+def piece_grid(shape: Sequence[int], itemsize: int) -> list[Box]:
+    """Return the pieces of a leaf in memory order, each contiguous; none if the leaf cannot be
+    divided in this way.
     """
     target = max(PIECE_BYTES, -(-math.prod(shape) * itemsize // MOST_PIECES))
     axis = 0
@@ -129,8 +131,8 @@ def grid(shape: Sequence[int], itemsize: int) -> list[Box]:
     return boxes
 
 
-def pieces(block: Block) -> list[Block]:
-    """Views of the leaf's pieces in the same memory; empty if the leaf is not divided."""
+def split_block(block: Block) -> list[Block]:
+    """Return views of the leaf's pieces in the same memory; none if the leaf is not divided."""
     itemsize = ITEMSIZE.get(block.dtype)
     if (
         not isinstance(block.data, memoryview)
@@ -140,16 +142,16 @@ def pieces(block: Block) -> list[Block]:
     ):
         return []
     found = []
-    for box in grid(block.shape, itemsize):
-        (stretch,) = stretches(block.shape, box, itemsize)
+    for box in piece_grid(block.shape, itemsize):
+        (stretch,) = byte_ranges(block.shape, box, itemsize)
         attrs = {**block.attrs, "of": list(block.shape), "at": list(box.at)}
         data = block.data[stretch.start : stretch.start + stretch.size]
         found.append(msgspec.structs.replace(block, shape=box.shape, data=data, attrs=attrs))
     return found
 
 
-def stored(
-    key: str, pieces: Iterable[str], entries: Mapping[str, Leaf], folder: Path
+def piece_handle(
+    key: str, pieces: Iterable[str], entries: Mapping[str, LeafEntry], folder: Path
 ) -> StoredPieces:
     """Return a handle on a divided leaf in the directory `folder`.
 
@@ -170,24 +172,24 @@ class Division(NamedTuple):
     kept: dict[str, Block]  # unchanged pieces by key; their files are linked
     fresh: dict[str, Block]  # pieces to write, by key
     shards: list[Shard]
-    links: list[Link]
+    links: list[LinkedShard]
 
 
-class _Dense(NamedTuple):
-    """A leaf that is left whole for some saves before the next try to divide it;
-    each wait is twice as long.
+class _DivisionPause(NamedTuple):
+    """How many saves a leaf stays whole before the next try to divide it; each pause is twice as
+    long.
     """
 
     saves: int
     all_of_them: int
 
     @classmethod
-    def again(cls, before: _Dense | None) -> _Dense:
+    def longer_than(cls, before: _DivisionPause | None) -> _DivisionPause:
         count = min(_PATIENCE, 2 * before.all_of_them) if before is not None else 4
         return cls(count, count)
 
 
-class Divided:
+class LeafDivider:
     """Decides which leaves of a run are divided, and which pieces a save writes. After a restart
     it has no history.
     """
@@ -196,7 +198,7 @@ class Divided:
         # samples of a few bytes from each big leaf that was written whole
         self._spots: dict[str, bytes] = {}
         # leaves that changed too much for dividing to be useful
-        self._dense: dict[str, _Dense] = {}
+        self._dense: dict[str, _DivisionPause] = {}
 
     def divide(
         self,
@@ -205,32 +207,34 @@ class Divided:
         whole: Whole,
         taken: Collection[str] = (),
     ) -> dict[str, Division]:
-        """Divide those of `leaves` for which that saves writing;
-        no new file gets a name in `taken`.
+        """Decide which of `leaves` are divided because that saves writing. No new file gets a name
+        in `taken`.
         """
-        known = current(lineage.leaves)
+        known = newest_pieces(lineage.leaves)
         partly = [
-            key for key, block in leaves.items() if self._is_partly(key, block, known, lineage)
+            key
+            for key, block in leaves.items()
+            if self._is_worth_dividing(key, block, known, lineage)
         ]
         partly.sort(key=lambda key: (key not in known, -leaves[key].data.nbytes))
-        parted = {key: found for key in partly[:MOST_LEAVES] if (found := pieces(leaves[key]))}
+        parted = {key: found for key in partly[:MOST_LEAVES] if (found := split_block(leaves[key]))}
         number = max(
-            (place.number for place in filter(None, map(parse, lineage.leaves))), default=0
+            (place.number for place in filter(None, map(parse_key, lineage.leaves))), default=0
         )
         divisions = {}
         for key, parts in parted.items():
             number += 1
             while any(f"-pieces-{number}-" in name for name in taken):
                 number += 1
-            first, files = PieceRange(number, 0, key), MOST_FILES // len(parted)
-            division = _division(first, parts, known.get(key, {}), lineage, whole, files)
+            first, files = PieceKey(number, 0, key), MOST_FILES // len(parted)
+            division = _plan_division(first, parts, known.get(key, {}), lineage, whole, files)
             if division is None:
-                self._dense[key] = _Dense.again(self._dense.get(key))
+                self._dense[key] = _DivisionPause.longer_than(self._dense.get(key))
             else:
                 divisions[key] = division
         return divisions
 
-    def _is_partly(
+    def _is_worth_dividing(
         self, key: str, block: Block, known: Mapping[str, Any], lineage: Lineage
     ) -> bool:
         """Whether the leaf is divided already,
@@ -249,50 +253,52 @@ class Divided:
             != (block.data.nbytes, tuple(block.shape), block.dtype)
         ):
             return False
-        new = _spots(block.data)
+        new = _sample_bytes(block.data)
         same = sum(
             old[at : at + _SPOT_BYTES] == new[at : at + _SPOT_BYTES]
             for at in range(0, len(new), _SPOT_BYTES)
         )
         return 2 * same >= _SPOTS
 
-    def note(self, leaves: Mapping[str, Block], written: Iterable[str]) -> None:
+    def note_written(self, leaves: Mapping[str, Block], written: Iterable[str]) -> None:
         """Keep samples of the big leaves that a save has written whole."""
-        whole = [key for key in big(leaves) if parse(key) is None]
-        self._spots |= {key: _spots(leaves[key].data) for key in {*whole}.intersection(written)}
+        whole = [key for key in large_leaves(leaves) if parse_key(key) is None]
+        self._spots |= {
+            key: _sample_bytes(leaves[key].data) for key in {*whole}.intersection(written)
+        }
 
 
-def _spots(data: Data) -> bytes:
+def _sample_bytes(data: Data) -> bytes:
     step = data.nbytes // _SPOTS
     return b"".join(bytes(data[at * step : at * step + _SPOT_BYTES]) for at in range(_SPOTS))
 
 
-def _division(
-    first: PieceRange,
+def _plan_division(
+    first: PieceKey,
     parts: Sequence[Block],
     known: Mapping[int, str],
     lineage: Lineage,
     whole: Whole,
     most_files: int,
 ) -> Division | None:
-    """Which pieces of one leaf are written and linked;
-    None if so much changed that writing it whole is better.
+    """Return which pieces of one leaf are written and linked; None if so much changed that writing
+    it whole is better.
     """
     fits = len(known) == len(parts) and all(
-        alike(parts[index], lineage.leaves[key]) for index, key in known.items()
+        has_same_description(parts[index], lineage.leaves[key]) for index, key in known.items()
     )
-    same = _unchanged(parts, known, lineage) if fits else set()
+    same = _unchanged_pieces(parts, known, lineage) if fits else set()
     size = sum(part.data.nbytes for part in parts)
     if fits and 2 * sum(parts[index].data.nbytes for index in same) < size:
         return None
-    links = lineage.links_of(
+    links = lineage.links_named(
         (lineage.leaves[known[index]].shard for index in sorted(same)), whole, time.time()
     )
     # the files hold mostly old versions that are never read
     if sum(link.file.size_bytes for link in links) > 3 * size:
         links = []
     kept = {index for link in links for index in same if known[index] in link.leaves}
-    for index in _merged(
+    for index in _pieces_to_rewrite(
         [[i for i in kept if known[i] in link.leaves] for link in links], parts, size, most_files
     ):
         kept.discard(index)
@@ -305,18 +311,22 @@ def _division(
     return Division(
         {known[index]: parts[index] for index in sorted(kept)},
         fresh,
-        list(_shards(first, fresh, size)),
+        list(_piece_shards(first, fresh, size)),
         links,
     )
 
 
-def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage) -> set[int]:
-    """Indexes of the pieces that are the same as in the last checkpoint."""
+def _unchanged_pieces(
+    parts: Sequence[Block], known: Mapping[int, str], lineage: Lineage
+) -> set[int]:
+    """Return the indexes of pieces that are the same as in the last checkpoint."""
     samples = lineage.samples
     asked = [
-        i for i, key in known.items() if key not in samples or samples[key] == sample(parts[i].data)
+        i
+        for i, key in known.items()
+        if key not in samples or samples[key] == sample_bytes(parts[i].data)
     ]
-    found = digests_of([parts[index].data for index in asked], lineage.kind)
+    found = digest_all([parts[index].data for index in asked], lineage.kind)
     return {
         index
         for index, digest in zip(asked, found, strict=True)
@@ -324,11 +334,11 @@ def _unchanged(parts: Sequence[Block], known: Mapping[int, str], lineage: Lineag
     }
 
 
-def _merged(
+def _pieces_to_rewrite(
     held: Sequence[Sequence[int]], parts: Sequence[Block], size: int, most_files: int
 ) -> list[int]:
-    """Indexes of unchanged pieces to write again, so that files can go: at most a share of the
-    leaf in each save.
+    """Return indexes of unchanged pieces to write again, so that files can go: at most a share of
+    the leaf in each save.
     """
     sizes = sorted(
         (sum(parts[index].data.nbytes for index in indices), list(indices)) for indices in held
@@ -350,8 +360,8 @@ def _merged(
     return found
 
 
-def _shards(first: PieceRange, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
-    """Files for the pieces to write: one file, unless there are many bytes."""
+def _piece_shards(first: PieceKey, fresh: Mapping[str, Block], size: int) -> Iterable[Shard]:
+    """Return the files for the pieces to write: one file, unless there are many bytes."""
     most = max(SHARD_BYTES, size // 16)
     packs: list[list[str]] = []
     room = 0

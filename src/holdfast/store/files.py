@@ -1,4 +1,4 @@
-"""Files: files of a checkpoint that are not shards, with any content. Such a file's digest is
+"""Files of a checkpoint that are not shards, with any content. The digest of such a file is
 computed over blocks.
 """
 
@@ -13,10 +13,10 @@ from .. import disk, scan
 from ..errors import UsageError
 from ..legible import is_text
 from . import format, source
-from .format import MANIFEST, File
+from .format import MANIFEST, FileEntry
 
 
-def make_durable(path: Path, kind: str) -> dict[str, File]:
+def make_durable(path: Path, kind: str) -> dict[str, FileEntry]:
     """Sync all files and directories below `path`; return the files' entries for the manifest.
 
     Raises:
@@ -39,29 +39,29 @@ def make_durable(path: Path, kind: str) -> dict[str, File]:
                     f"{inside}: a checkpoint holds plain files only, "
                     f"and its {MANIFEST} is Holdfast's"
                 )
-            disk.close_if_private(found)
+            disk.restrict_if_private(found)
         for name in sorted(names):
             disk.sync_file(Path(place) / name)
-            files[(Path(place) / name).relative_to(path).as_posix()] = _entry(
+            files[(Path(place) / name).relative_to(path).as_posix()] = _file_entry(
                 Path(place) / name, kind
             )
         disk.sync_dir(Path(place))
     return files
 
 
-def sound(path: Path, file: File, *, cold: bool) -> bool:
-    """Whether the bytes are those that were committed.
-    With `cold`, read them from the medium and not the cache.
+def is_unchanged(path: Path, file: FileEntry, *, cold: bool) -> bool:
+    """Return whether the file has the bytes that were committed. With `cold`, read them from the
+    medium and not the cache.
     """
-    return source.twice(
+    return source.retry_from_medium(
         path, lambda: _digest(path, format.kind_of(file.digest), cold=cold) == file.digest, bool
     )
 
 
-def _entry(path: Path, kind: str) -> File:
-    return File(path.stat().st_size, _digest(path, kind, cold=False))
+def _file_entry(path: Path, kind: str) -> FileEntry:
+    return FileEntry(path.stat().st_size, _digest(path, kind, cold=False))
 
 
 def _digest(path: Path, kind: str, *, cold: bool) -> str:
-    blocks = source.blocks(path, format.BLOCK_BYTES, cold=cold)
+    blocks = source.read_blocks(path, format.BLOCK_BYTES, cold=cold)
     return format.joined_digest((format.digest(block, kind) for block in blocks), kind)

@@ -23,7 +23,7 @@ class FiniteCheck:
         # of each piece: False if one of its numbers is infinite or NaN
         self.finite: list[bool | msgspec.UnsetType] = [msgspec.UNSET] * len(dtypes)
 
-    def begin(self, data: memoryview = _NOTHING) -> Hash:
+    def begin_piece(self, data: memoryview = _NOTHING) -> Hash:
         """Begin the next piece with these bytes."""
         index, dtype = next(self._dtypes)
         if not dtype:

@@ -49,7 +49,7 @@ _DIRECTIONS = {"max": max, "min": min}
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
-class Name(NamedTuple):
+class CheckpointName(NamedTuple):
     """A checkpoint's position in its run. Names sort in time order: `step-000001200` <
     `step-000001200-end`.
     """
@@ -65,10 +65,10 @@ class Name(NamedTuple):
         return self.step, PHASES.index(self.phase)
 
 
-def parse_name(text: str) -> Name | None:
+def parse_name(text: str) -> CheckpointName | None:
     """Return the step and phase in the name `text`; None if it has another form."""
     match = _NAME.fullmatch(text)
-    name = Name(int(match[1]), "end" if match[2] else "step") if match else None
+    name = CheckpointName(int(match[1]), "end" if match[2] else "step") if match else None
     return name if name is not None and str(name) == text else None
 
 
@@ -77,7 +77,7 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 # gc=False: values read from JSON or written to it have no cycles, so Python's collector need not
 # visit each leaf
-class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class LeafEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The place of one leaf. `offset` is in bytes from the start of the shard's file."""
 
     kind: str
@@ -96,7 +96,7 @@ class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 in_file = attrgetter("offset", "size_bytes")
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One data file. If it is shared: the checkpoint it was written for, when, and how often it
     was linked since.
     """
@@ -132,7 +132,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     best: dict[str, str] | None
     note: str | None
     document: dict[str, Any]
-    files: dict[str, File]
+    files: dict[str, FileEntry]
     ranks: list[PartEntry] | None = None  # one entry for each rank if several ranks wrote it
     # weights with numbers that are not finite: at most `MOST_NAMES` of them
     not_finite: list[str] = []
@@ -140,12 +140,14 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     own_bytes: int = 0  # of manifest.json itself, where it was read
 
     @property
-    def name(self) -> Name:
-        return Name(self.step, self.phase)
+    def name(self) -> CheckpointName:
+        return CheckpointName(self.step, self.phase)
 
     @property
     def signer(self) -> str | None:
-        """The fingerprint of the key that is said to have signed it; None: it is not signed."""
+        """The fingerprint of the key that the manifest names as its signer; None if it is not
+        signed.
+        """
         return Key(bytes.fromhex(self.key)).fingerprint if self.key else None
 
     @property
@@ -181,7 +183,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Manifest(Head, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole manifest of a checkpoint."""
 
-    leaves: dict[str, Leaf]
+    leaves: dict[str, LeafEntry]
     tree: Any
     # to write: the lowest that expresses its parts, as far as they are not in the tree
     version: int = 0
@@ -207,7 +209,7 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
         if not fields[name]:
             del fields[name]
     text, more = field_lines(fields) + b"\n}\n", b""
-    require_short(text)
+    require_small_tree(text)
     head, version = b'{"holdfast": %d, "digest": "%s",%s\n', max(manifest.version, version_of(text))
     if signer is not None:
         line = b' "key": "%s", "signature": "%s",'
@@ -228,7 +230,7 @@ SINCE_6 = (
 )
 
 
-def require_short(text: bytes) -> None:
+def require_small_tree(text: bytes) -> None:
     """Require a JSON tree that fits into a manifest.
 
     Raises:
@@ -244,7 +246,7 @@ def require_short(text: bytes) -> None:
 
 def field_lines(fields: Mapping[str, Any]) -> bytes:
     """Return one line for each field; in `files` and `leaves`, one for each entry. Texts for users
-    are made `legible`.
+    are made `legible` first.
 
     Raises:
         UsageError: a name in the tree is not Unicode text.
@@ -262,7 +264,7 @@ def field_lines(fields: Mapping[str, Any]) -> bytes:
 
 def _field(key: str, value: Any) -> str:
     if key in ("files", "leaves"):
-        return _lines(value)
+        return _entry_lines(value)
     return _json(value) if key == "tree" else legible.json_bytes(value).decode()
 
 
@@ -275,7 +277,7 @@ def _json(value: Any) -> str:
     return json_bytes(value).decode()
 
 
-def _lines(entries: Mapping[str, Any]) -> str:
+def _entry_lines(entries: Mapping[str, Any]) -> str:
     return (
         "{\n"
         + ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in entries.items())
@@ -292,13 +294,13 @@ def decode(data: bytes, where: object, key: Key | None = None) -> Manifest:
         StoreError: it is whole, but this version cannot read its format.
     """
     try:
-        text, signer = _sound(data, where, key)
-        manifest = _signed(_MANIFESTS.decode(text), signer, len(data))
+        text, signer = _verified_fields(data, where, key)
+        manifest = _with_signer(_MANIFESTS.decode(text), signer, len(data))
         if manifest.version:
             raise msgspec.DecodeError("its fields name a version")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
-    _check(manifest, where)
+    _check_head(manifest, where)
     check_leaves(manifest.leaves, manifest.files, where, manifest.kind)
     if manifest.ranks is not None and manifest.leaves:
         raise Damaged(f"{where}: holds leaves, which are its parts' to hold")
@@ -309,22 +311,22 @@ def decode_head(data: bytes, where: object, key: Key | None = None) -> Head:
     """Decode the head of a manifest, quickly:
     after the files, only digest and signature are checked.
     """
-    text, signer = _sound(data, where, key)
+    text, signer = _verified_fields(data, where, key)
     cut = data.find(_LEAVES, len(data) - len(text))
     if cut < 0:
         return decode(data, where, key)
     try:
-        head = _signed(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer, len(data))
+        head = _with_signer(_HEADS.decode(bytes(text[: cut - len(data)]) + b"}"), signer, len(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # it is valid but laid out differently, or this raises the exact error
         return decode(data, where, key)
-    _check(head, where)
+    _check_head(head, where)
     return head
 
 
-def _sound(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str]:
-    """Check the digest, and with `key` the signature;
-    return the fields as JSON, and the key that is said to sign.
+def _verified_fields(data: bytes, where: object, key: Key | None) -> tuple[memoryview, str]:
+    """Check the digest, and with `key` the signature. Return the fields as JSON, and the key that
+    the manifest names.
     """
     head = _HEAD.match(data)
     if head is None:
@@ -349,8 +351,7 @@ def require_version(version: str, where: object) -> None:
     """Require a format version that this library reads.
 
     Raises:
-        StoreError: this library does not read that version. What it does not know it does not take
-            for damaged.
+        StoreError: this library does not read that version, and so cannot say that it is damaged.
     """
     if version not in (str(VERSION), str(NEWEST)):
         raise StoreError(
@@ -359,7 +360,7 @@ def require_version(version: str, where: object) -> None:
         )
 
 
-def run_json(run: str, by: Mapping[str, Any], note: str | None) -> bytes:
+def encode_run(run: str, by: Mapping[str, Any], note: str | None) -> bytes:
     """Return the content of run.json for the run with this id,
     begun now. Its version covers the whole directory.
     """
@@ -367,7 +368,7 @@ def run_json(run: str, by: Mapping[str, Any], note: str | None) -> bytes:
     return msgspec.json.format(legible.json_bytes(facts), indent=1) + b"\n"
 
 
-def run_of(data: bytes, where: object, advice: str) -> str:
+def decode_run(data: bytes, where: object, advice: str) -> str:
     """Return the run's id in the content of run.json.
 
     Raises:
@@ -388,32 +389,32 @@ def run_of(data: bytes, where: object, advice: str) -> str:
     return run
 
 
-def _signed(head: AnyHead, signer: str, size: int) -> AnyHead:
-    """Return the manifest with its size, and the key that its first line names; no field of its
-    own may say these.
+def _with_signer(head: AnyHead, signer: str, size: int) -> AnyHead:
+    """Return the manifest with its size and the key that its first line names. Its own fields must
+    contain neither.
     """
     if head.key or head.own_bytes:
         raise msgspec.DecodeError("its fields name a key or a size")
     return msgspec.structs.replace(head, key=signer, own_bytes=size)
 
 
-def _check(head: Head, where: object) -> None:
+def _check_head(head: Head, where: object) -> None:
     if head.phase not in PHASES or not 0 <= head.step < 10**18:
         raise Damaged(f"{where}: step {head.step}, phase {head.phase!r} is no name")
     for name, value in head.metrics.items():
         if isinstance(value, str) and value not in _NOT_FINITE:
             raise Damaged(f"{where}: metric {name!r} is {value!r}, which is no number")
-    seconds(head.created)
+    created_s(head.created)
     check_files(head.files, where, head.kind)
     if head.ranks is not None:
         _check_ranks(head.ranks, head.files, where)
 
 
-def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: object) -> None:
+def _check_ranks(ranks: list[PartEntry], files: Mapping[str, FileEntry], where: object) -> None:
     names = [each.part for each in ranks]
     if (
         not names
-        or names != [part_name(rank) for rank in range(len(names))]
+        or names != [part_file_name(rank) for rank in range(len(names))]
         or {*names} != files.keys()
     ):
         raise Damaged(f"{where}: does not name one part for each rank, and nothing else")
@@ -425,7 +426,7 @@ def _check_ranks(ranks: list[PartEntry], files: Mapping[str, File], where: objec
         raise Damaged(f"{where}: its parts are not in order")
 
 
-def check_files(files: Mapping[str, File], where: object, kind: str) -> None:
+def check_files(files: Mapping[str, FileEntry], where: object, kind: str) -> None:
     """Raise Damaged unless a checkpoint can contain these files, with digests of this kind."""
     for name, file in files.items():
         if not is_inside(name) or not HEX[kind].fullmatch(file.digest):
@@ -438,7 +439,7 @@ def check_files(files: Mapping[str, File], where: object, kind: str) -> None:
 
 
 def check_leaves(
-    leaves: Mapping[str, Leaf], files: Mapping[str, File], where: object, kind: str
+    leaves: Mapping[str, LeafEntry], files: Mapping[str, FileEntry], where: object, kind: str
 ) -> None:
     """Raise Damaged unless each leaf lies inside one of the files."""
     sizes = {name: file.size_bytes for name, file in files.items() if "/" not in name}
@@ -460,7 +461,7 @@ def is_inside(name: str) -> bool:
     return plain and name != MANIFEST
 
 
-def part_name(rank: int) -> str:
+def part_file_name(rank: int) -> str:
     """The name of the file in which a rank lists what it wrote;
     its shards' names have the same prefix.
     """
@@ -476,7 +477,7 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
-def seconds(created: str) -> float:
+def created_s(created: str) -> float:
     """Return a manifest's `created` in Unix seconds."""
     try:
         return datetime.fromisoformat(created).timestamp()
@@ -488,10 +489,10 @@ def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, float | str | None]:
     """Return metrics as JSON can hold them:
     values that are not finite become "nan", "inf" or "-inf".
     """
-    return {legible.legible(name): number(name, value) for name, value in metrics.items()}
+    return {legible.legible(name): metric_value(name, value) for name, value in metrics.items()}
 
 
-def number(name: str, value: Any) -> float | str:
+def metric_value(name: str, value: Any) -> float | str:
     """Return `value` as a metric: a Python number, or the name of a value that is not finite.
 
     Raises:

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..pages import Data, sample
+from ..pages import Data, sample_bytes
 from ..rules import Whole
 from ..state.codec import Block
 from ..threads import map_in_threads
-from .format import XXH3, File, Leaf, digest, kind_of, seconds
+from .format import XXH3, FileEntry, LeafEntry, created_s, digest, kind_of
 
 LINK_BYTES = 1 << 20  # the least total size of unchanged leaves that get a file of their own
 THREADS = min(4, os.cpu_count() or 1)
@@ -29,13 +29,13 @@ _HOUR_S = 3600.0
 _SAMPLED_BYTES = 64 << 10  # digesting a smaller leaf is as quick as comparing a sample
 
 
-class Link(NamedTuple):
+class LinkedShard(NamedTuple):
     """A shard that is the same as in the last checkpoint."""
 
     name: str
     source: Path
-    file: File
-    leaves: Mapping[str, Leaf]
+    file: FileEntry
+    leaves: Mapping[str, LeafEntry]
 
 
 class Lineage(NamedTuple):
@@ -47,8 +47,8 @@ class Lineage(NamedTuple):
 
     path: Path
     created: str
-    files: Mapping[str, File]
-    leaves: Mapping[str, Leaf]
+    files: Mapping[str, FileEntry]
+    leaves: Mapping[str, LeafEntry]
     # leaves that were the same in the checkpoint before it; None: unknown
     steady: frozenset[str] | None = None
     # a few bytes of each big leaf: if these differ, the leaf changed and is not digested
@@ -62,8 +62,8 @@ class Lineage(NamedTuple):
     def unchanged(
         self, leaves: Mapping[str, Block], digests: Mapping[str, str] = MappingProxyType({})
     ) -> set[str]:
-        """Keys of leaves whose bytes are the same as in this checkpoint. Only probable candidates
-        are compared.
+        """Return the keys of leaves whose bytes are the same as in this checkpoint. Only probable
+        candidates are compared.
 
         `digests`: those that were computed already, by key.
         """
@@ -72,77 +72,91 @@ class Lineage(NamedTuple):
             key
             for key, block in leaves.items()
             if key in likely
-            and alike(block, self.leaves[key])
+            and has_same_description(block, self.leaves[key])
             and (
-                key in digests or key not in self.samples or self.samples[key] == sample(block.data)
+                key in digests
+                or key not in self.samples
+                or self.samples[key] == sample_bytes(block.data)
             )
         ]
         if sum(leaves[key].data.nbytes for key in worth) < LINK_BYTES:
             return set()
         asked = [key for key in worth if key not in digests]
         found = dict(
-            zip(asked, digests_of([leaves[key].data for key in asked], self.kind), strict=True)
+            zip(asked, digest_all([leaves[key].data for key in asked], self.kind), strict=True)
         )
         return {key for key in worth if (found.get(key) or digests[key]) == self.leaves[key].digest}
 
-    def links(self, unchanged: Collection[str], whole: Whole, now_s: float) -> list[Link]:
-        """The shards of which every leaf is unchanged, except those that must be written anew."""
-        found = self.links_of((leaf.shard for leaf in self.leaves.values()), whole, now_s)
+    def links_of_unchanged(
+        self, unchanged: Collection[str], whole: Whole, now_s: float
+    ) -> list[LinkedShard]:
+        """Return the shards of which every leaf is unchanged, except those that must be written
+        anew.
+        """
+        found = self.links_named((leaf.shard for leaf in self.leaves.values()), whole, now_s)
         large = (link for link in found if link.file.size_bytes >= LINK_BYTES)
         return [link for link in large if all(key in unchanged for key in link.leaves)]
 
-    def links_of(self, names: Iterable[str], whole: Whole, now_s: float) -> list[Link]:
-        """The files with these names and all their leaves,
-        except files that must be written anew.
+    def links_named(self, names: Iterable[str], whole: Whole, now_s: float) -> list[LinkedShard]:
+        """Return links to the files with these names and all their leaves, except files that must
+        be written anew.
         """
-        members: dict[str, dict[str, Leaf]] = {name: {} for name in names}
+        members: dict[str, dict[str, LeafEntry]] = {name: {} for name in names}
         for key, leaf in self.leaves.items():
             if leaf.shard in members:
                 members[leaf.shard][key] = leaf
         return [
-            Link(name, self.path / name, self._shared(self.files[name]), held)
+            LinkedShard(name, self.path / name, self._count_link(self.files[name]), held)
             for name, held in members.items()
-            if name in self.files and not self._worn(self.files[name], whole, now_s)
+            if name in self.files and not self._must_rewrite(self.files[name], whole, now_s)
         ]
 
-    def after(
-        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+    def after_commit(
+        self,
+        path: Path,
+        created: str,
+        files: Mapping[str, FileEntry],
+        leaves: Mapping[str, LeafEntry],
     ) -> Lineage:
-        """The lineage after a checkpoint with these files and leaves was committed at `path`."""
+        """Return the lineage after a checkpoint with these files and leaves was committed at
+        `path`.
+        """
         steady = (
             key
             for key, leaf in leaves.items()
-            if key in self.leaves and _same(leaf, self.leaves[key])
+            if key in self.leaves and _has_same_bytes(leaf, self.leaves[key])
         )
         return Lineage(path, created, files, leaves, frozenset(steady))
 
-    def sampled(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
-        """The lineage with samples of the leaves that were written;
-        the other samples are taken from `before`.
+    def with_samples(self, before: Lineage | None, samples: dict[str, bytes]) -> Lineage:
+        """Return this lineage with samples of the leaves that were written; the other samples are
+        taken from `before`.
         """
         old = before.samples if before is not None else {}
         return self._replace(samples={key: old[key] for key in old if key in self.leaves} | samples)
 
-    def _shared(self, file: File) -> File:
+    def _count_link(self, file: FileEntry) -> FileEntry:
         origin = file.origin or self.path.name
-        return File(
+        return FileEntry(
             file.size_bytes, file.digest, origin, file.written or self.created, file.links + 1
         )
 
-    def _worn(self, file: File, whole: Whole, now_s: float) -> bool:
-        age_s = now_s - seconds(file.written or self.created)
+    def _must_rewrite(self, file: FileEntry, whole: Whole, now_s: float) -> bool:
+        age_s = now_s - created_s(file.written or self.created)
         return file.links + 1 >= whole.checkpoints or age_s >= whole.hours * _HOUR_S
 
 
 def samples_of(leaves: Mapping[str, Block], keys: Iterable[str]) -> dict[str, bytes]:
     """Return a few bytes of each big leaf."""
     return {
-        key: sample(leaves[key].data) for key in keys if leaves[key].data.nbytes >= _SAMPLED_BYTES
+        key: sample_bytes(leaves[key].data)
+        for key in keys
+        if leaves[key].data.nbytes >= _SAMPLED_BYTES
     }
 
 
-def alike(block: Block, leaf: Leaf) -> bool:
-    """Whether both have the same kind, dtype, shape and attributes."""
+def has_same_description(block: Block, leaf: LeafEntry) -> bool:
+    """Return whether a block and a stored leaf have the same kind, dtype, shape and attributes."""
     return (
         block.data.nbytes == leaf.size_bytes
         and (block.kind, block.dtype, tuple(block.shape)) == (leaf.kind, leaf.dtype, leaf.shape)
@@ -150,14 +164,14 @@ def alike(block: Block, leaf: Leaf) -> bool:
     )
 
 
-def _same(leaf: Leaf, old: Leaf) -> bool:
+def _has_same_bytes(leaf: LeafEntry, old: LeafEntry) -> bool:
     facts = attrgetter("digest", "kind", "dtype", "shape", "attrs")
     return bool(facts(leaf) == facts(old))
 
 
-def digests_of(views: Sequence[Data], kind: str = XXH3) -> list[str]:
-    """Return the digest of each, with one thread per core. A thread's share is contiguous: small
-    leaves need that.
+def digest_all(views: Sequence[Data], kind: str = XXH3) -> list[str]:
+    """Return the digest of each view, computed with one thread per core. A thread's share is
+    contiguous: small leaves need that.
     """
     total, ends, sent = sum(view.nbytes for view in views), [0], 0
     for index, view in enumerate(views, 1):

@@ -15,7 +15,7 @@ from ..errors import Damaged, NotFound, StoreError, UsageError
 from . import source
 from .attempt import is_checkpoint
 from .checkpoint import Checkpoint
-from .checkpoint_index import committed, may_be_committed
+from .checkpoint_index import committed_names, may_be_committed
 from .format import MANIFEST, parse_name
 
 Step = int | str | None  # a number, "best", "latest" or a checkpoint's name; None: the newest
@@ -36,11 +36,15 @@ class Location(NamedTuple):
         if self.single:
             return [Checkpoint(self.path)]
         folder = self.path if self.root is None else self.root / "checkpoints"
-        return [Checkpoint(folder / str(name)) for name in committed(folder, may_be_committed)]
+        return [
+            Checkpoint(folder / str(name)) for name in committed_names(folder, may_be_committed)
+        ]
 
     def readable(self) -> list[Checkpoint]:
         """Checkpoints with a valid manifest; `verify` and `ls` report the others."""
-        return [checkpoint for checkpoint in self.checkpoints() if fault(checkpoint) is None]
+        return [
+            checkpoint for checkpoint in self.checkpoints() if unreadable_reason(checkpoint) is None
+        ]
 
     def select(self, step: Step = None) -> Checkpoint:
         """Return the newest checkpoint, a step's (the end of its epoch if both exist), or the best;
@@ -52,14 +56,14 @@ class Location(NamedTuple):
             Unreadable: its manifest cannot be read now.
         """
 
-        def look() -> Checkpoint:
+        def find() -> Checkpoint:
             chosen = self._choose(step)
-            with source.reading(chosen.path):
+            with source.translate_read_errors(chosen.path):
                 # the manifest itself has that; the parts of several ranks are read on demand
                 _ = chosen.tree
             return chosen
 
-        return again(look)
+        return retry_if_removed(find)
 
     def best(self) -> Checkpoint:
         """Return the checkpoint that ranks first by the rule in the newest manifest that has one;
@@ -101,7 +105,7 @@ def best_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     rule = next((c.head.best_rule for c in reversed(checkpoints) if c.head.best_rule), None)
     by_name = {c.path.name: c for c in checkpoints}  # a copy may have any name
     facts = [c.facts()._replace(name=name) for name, c in by_name.items()]
-    ranked = retention.ranked(rule, facts) if rule else []
+    ranked = retention.rank_by_metric(rule, facts) if rule else []
     return by_name[ranked[0].name] if ranked else None
 
 
@@ -115,7 +119,7 @@ def locate(path: str | os.PathLike[str]) -> Location:
     if not scan.is_dir(place):
         what = "not a directory" if scan.lexists(place) else "no such file or directory"
         raise NotFound(f"{path}: {what}; expected a run's directory, or a checkpoint's")
-    if _is_ours(place / MANIFEST):
+    if _is_holdfast_manifest(place / MANIFEST):
         return Location(place, _run_around(place.absolute().parent), single=True)
     if _is_run(place):
         return Location(place, place, single=False)
@@ -143,7 +147,7 @@ def require_run(path: Path) -> None:
             f"start with mirror=[{str(path)!r}] in another directory, "
             f"or make one with holdfast copy {path} DIRECTORY"
         )
-    if _is_ours(place / MANIFEST):
+    if _is_holdfast_manifest(place / MANIFEST):
         run = _run_around(place.parent)
         around = f", {run}," if run else ""
         raise UsageError(
@@ -176,8 +180,9 @@ def parse_step(text: str) -> int | str:
     )
 
 
-def run_of(place: Location) -> Path:
-    """Return the run's directory around `place`, for commands that change something there.
+def run_directory_of(place: Location) -> Path:
+    """Return the directory of the run that contains `place`, for commands that change something
+    there.
 
     Raises:
         UsageError: there is none, because `place` is a copy of checkpoints only, or a mirror.
@@ -192,7 +197,7 @@ def run_of(place: Location) -> Path:
     return place.root
 
 
-def fault(checkpoint: Checkpoint) -> str | None:
+def unreadable_reason(checkpoint: Checkpoint) -> str | None:
     """Return why its manifest cannot be read;
     None if it can be read, "gone" if the checkpoint was removed.
     """
@@ -209,9 +214,9 @@ def fault(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def again(look: Callable[[], T]) -> T:
-    """Return the result of `look`.
-    Call it again if a checkpoint was removed between listing and reading.
+def retry_if_removed(look: Callable[[], T]) -> T:
+    """Return the result of `look`; call it again if a checkpoint was removed between listing and
+    reading.
     """
     for _ in range(_ROUNDS - 1):
         try:
@@ -229,8 +234,8 @@ def _names(checkpoint: Checkpoint, *, single: bool) -> tuple[int | str, ...]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether `path` is a run. A copied run may lack journals,
-    a new one checkpoints. Others use such names.
+    """Return whether `path` is a run. A copied run may lack journals, a new one checkpoints; other
+    programs use such names, too.
     """
     inside = path / "checkpoints"
     began = scan.is_file(path / "run.json") and (
@@ -244,13 +249,13 @@ def _run_around(folder: Path) -> Path | None:
     return folder.parent if folder.name == "checkpoints" and _is_run(folder.parent) else None
 
 
-def _is_ours(manifest: Path) -> bool:
-    """Whether `manifest` is, or was before damage, a checkpoint's manifest; other programs have
-    files of that name.
+def _is_holdfast_manifest(manifest: Path) -> bool:
+    """Return whether `manifest` is a checkpoint's manifest, perhaps a damaged one; other programs
+    have files of that name.
     """
     if not scan.is_file(manifest):
         return False
     if parse_name(manifest.parent.name) is not None:
         return True
-    with source.named(manifest), open(manifest, "rb") as file:
+    with source.name_file_in_errors(manifest), open(manifest, "rb") as file:
         return b"holdfast" in file.read(1 << 12)

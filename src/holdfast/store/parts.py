@@ -1,5 +1,5 @@
-"""Parts: in each part one rank lists what it wrote of a checkpoint. This module finds which rank
-has which leaf.
+"""Parts: each part lists what one rank wrote of a checkpoint. This module finds which rank has
+which leaf.
 
 Common leaves, which are equal on all ranks, have their own key in the part of the rank that wrote
 them. So have rank 0's own leaves. Another rank's own leaves, and all pieces of divided leaves, have
@@ -17,7 +17,7 @@ import msgspec
 
 from ..errors import Damaged
 from . import format, source
-from .format import File, Head, Leaf, Manifest
+from .format import FileEntry, Head, LeafEntry, Manifest
 from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_piece
 
 AS_RANK_0 = "rank"  # tag of a top-level member in another rank's tree that equals rank 0's
@@ -27,8 +27,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one rank wrote, and how its tree differs from rank 0's."""
 
     rank: int
-    files: dict[str, File]
-    leaves: dict[str, Leaf]
+    files: dict[str, FileEntry]
+    leaves: dict[str, LeafEntry]
     tree: list[Any] = []  # empty, or one tree
     # leaves whose piece another rank has, too: key -> the rank that wrote it
     spare: dict[str, int] = {}
@@ -37,9 +37,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _PART = msgspec.json.Decoder(Part)  # made here for the reason that `format` has
 
 
-def prefix(rank: int) -> str:
+def shard_prefix(rank: int) -> str:
     """Return the prefix of the names of a rank's shards."""
-    return format.part_name(rank).removesuffix(".json") + "-"
+    return format.part_file_name(rank).removesuffix(".json") + "-"
 
 
 def own_key(rank: int, key: str) -> str:
@@ -47,7 +47,7 @@ def own_key(rank: int, key: str) -> str:
     return f"@{rank}/{key}"
 
 
-def not_finite(part: Part) -> list[str]:
+def nonfinite_leaves(part: Part) -> list[str]:
     """Keys in the state of the leaves that the rank wrote in which a number is not finite."""
     mine = own_key(part.rank, "")
     return [key.removeprefix(mine) for key, leaf in part.leaves.items() if leaf.finite is False]
@@ -55,15 +55,15 @@ def not_finite(part: Part) -> list[str]:
 
 def encode(part: Part) -> bytes:
     text = b"{\n" + format.field_lines(msgspec.structs.asdict(part)) + b"\n}\n"
-    format.require_short(text)
+    format.require_small_tree(text)
     return text
 
 
-def entry(data: bytes, kind: str = format.XXH3) -> File:
+def file_entry(data: bytes, kind: str = format.XXH3) -> FileEntry:
     """Return the manifest's entry for a part's file."""
     starts = range(0, len(data), format.BLOCK_BYTES)
     pieces = (format.digest(data[start : start + format.BLOCK_BYTES], kind) for start in starts)
-    return File(len(data), format.joined_digest(pieces, kind))
+    return FileEntry(len(data), format.joined_digest(pieces, kind))
 
 
 def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
@@ -77,7 +77,7 @@ def decode(data: bytes, root: Manifest, rank: int, where: object) -> Part:
         part = _PART.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{where}: {error}") from error
-    _check(part, said, rank, root.kind, where)
+    _check_part(part, said, rank, root.kind, where)
     return part
 
 
@@ -86,15 +86,15 @@ def check_bytes(data: bytes, root: Head, rank: int, where: object) -> format.Par
     return its entry there.
     """
     said = (root.ranks or [])[rank]
-    if entry(data, root.kind) != root.files[said.part]:
+    if file_entry(data, root.kind) != root.files[said.part]:
         raise Damaged(f"{where}: bytes 0..{len(data)} changed since commit")
     return said
 
 
-def _check(part: Part, said: format.PartEntry, rank: int, kind: str, where: object) -> None:
+def _check_part(part: Part, said: format.PartEntry, rank: int, kind: str, where: object) -> None:
     format.check_files(part.files, where, kind)
     format.check_leaves(part.leaves, part.files, where, kind)
-    begin, mine = prefix(rank), own_key(rank, "")
+    begin, mine = shard_prefix(rank), own_key(rank, "")
     names = all(name.startswith(begin) and "/" not in name for name in part.files)
     keys = all(key.startswith(mine) or not key.startswith("@") for key in part.leaves)
     if part.rank != rank or len(part.tree) > 1 or not names or not keys:
@@ -110,7 +110,7 @@ def _check(part: Part, said: format.PartEntry, rank: int, kind: str, where: obje
             check_piece(leaf, where)
 
 
-class Parts:
+class CheckpointParts:
     """The parts of the checkpoint at `path`; each is read on demand."""
 
     def __init__(self, path: Path, root: Manifest) -> None:
@@ -136,7 +136,7 @@ class Parts:
         found = self._read.get(rank)
         if found is None:
             most = min(self.root.files[self._entries[rank].part].size_bytes, format.MOST_BYTES)
-            found = source.decoded(
+            found = source.decode_file(
                 self.path_of(rank), lambda data, path: decode(data, self.root, rank, path), most
             )
             self._read[rank] = found
@@ -148,12 +148,12 @@ class Parts:
     def path_of(self, rank: int) -> Path:
         return self.path / self._entries[rank].part
 
-    def merged(self, ranks: Iterable[int] | None = None) -> Manifest:
+    def merged_manifest(self, ranks: Iterable[int] | None = None) -> Manifest:
         """Return the manifest with the files and leaves of all parts,
         or of the parts of these ranks.
         """
         chosen = list(self) if ranks is None else [self[rank] for rank in ranks]
-        files, leaves = dict[str, File](), dict[str, Leaf]()
+        files, leaves = dict[str, FileEntry](), dict[str, LeafEntry]()
         for part in chosen:
             files[self._entries[part.rank].part] = self.root.files[self._entries[part.rank].part]
             files.update(part.files)
@@ -171,14 +171,14 @@ class Parts:
         own, first = self[rank].tree if rank else [], self.root.tree
         if not own:
             return first
-        members = top(own[0])
+        members = top_members(own[0])
         if members is None:
             return own[0]
-        known = top(first) or {}
+        known = top_members(first) or {}
         try:
             return {
                 "dict": {
-                    name: known[name] if is_as_rank_0(node) else node
+                    name: known[name] if refers_to_rank_0(node) else node
                     for name, node in members.items()
                 }
             }
@@ -211,7 +211,7 @@ class Parts:
                 return self._pieces(key, found, None)
         return None
 
-    def _pieces(self, key: str, facts: Leaf, rank: int | None) -> StoredPieces:
+    def _pieces(self, key: str, facts: LeafEntry, rank: int | None) -> StoredPieces:
         def find() -> list[Piece]:
             held = (
                 (other, self[other].leaves.get(own_key(other, key))) for other in range(len(self))
@@ -226,15 +226,15 @@ class Parts:
             key, facts, None if rank is None else self._piece(key, rank, facts), find
         )
 
-    def _piece(self, key: str, rank: int, found: Leaf) -> Piece:
+    def _piece(self, key: str, rank: int, found: LeafEntry) -> Piece:
         return Piece(tuple(found.attrs["at"]), StoredLeaf(self.path, own_key(rank, key), found))
 
 
-def top(tree: Any) -> Mapping[str, Any] | None:
+def top_members(tree: Any) -> Mapping[str, Any] | None:
     """Return the members of a tree that is a mapping with string keys; None for another tree."""
     body = tree.get("dict") if isinstance(tree, dict) else None
     return body if isinstance(body, dict) else None
 
 
-def is_as_rank_0(node: Any) -> bool:
+def refers_to_rank_0(node: Any) -> bool:
     return isinstance(node, dict) and AS_RANK_0 in node

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..errors import Damaged, UsageError
-from . import places, shards
+from . import shards, symlinks
 from .checkpoint import Checkpoint
-from .lineage import Link
-from .shards import Stale
+from .lineage import LinkedShard
+from .shards import StaleLink
 
 _STALE_S = 3600.0  # a copy of a pinned file older than this was left by a process that died
 
 
-def names(root: Path) -> set[str]:
-    """Names of the checkpoints pinned in the run at `root`.
-    Some of these checkpoints may no longer exist.
+def pinned_names(root: Path) -> set[str]:
+    """Return the names of checkpoints pinned in the run at `root`. Some of them may no longer
+    exist.
     """
     return {path.name for path in scan.glob(root, "pins/step-*")}
 
@@ -33,7 +33,7 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
             nevertheless.
     """
     pins = root / "pins"
-    places.require(root)
+    symlinks.require_safe_links(root)
     if scan.is_symlink(checkpoint.path):
         raise UsageError(
             f"{checkpoint.path} is a symbolic link to {os.readlink(checkpoint.path)}: "
@@ -41,21 +41,21 @@ def pin(root: Path, checkpoint: Checkpoint) -> None:
             "pin it there, or copy it here with cp -rL in the link's place"
         )
     disk.make_dirs(pins)
-    if checkpoint.path.name not in names(root):
+    if checkpoint.path.name not in pinned_names(root):
         disk.write(pins / checkpoint.path.name, [])
         disk.sync_dir(pins)
-    _own_files(pins, checkpoint)
+    _copy_shared_files(pins, checkpoint)
 
 
 def unpin(root: Path, name: str) -> None:
-    places.require(root)
-    if name in names(root):
+    symlinks.require_safe_links(root)
+    if name in pinned_names(root):
         disk.remove_file(root / "pins" / name)
         disk.sync_dir(root / "pins")
 
 
-def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
-    """Write the files that it shares with other checkpoints anew."""
+def _copy_shared_files(pins: Path, checkpoint: Checkpoint) -> None:
+    """Give the checkpoint its own copies of the files that it shares with other checkpoints."""
     manifest = checkpoint.manifest
     for left in scan.glob(pins, ".*.part"):
         if time.time() - left.lstat().st_mtime > _STALE_S:
@@ -66,9 +66,9 @@ def _own_files(pins: Path, checkpoint: Checkpoint) -> None:
         if not leaves or os.lstat(path).st_nlink == 1:
             continue
         try:
-            shards.copy(path, part, Link(name, path, file, leaves))
+            shards.copy_file(path, part, LinkedShard(name, path, file, leaves))
             disk.replace(part, path)
-        except Stale as error:
+        except StaleLink as error:
             raise Damaged(f"{path}: changed since commit") from error
         finally:
             disk.remove_tree(part)

@@ -15,16 +15,14 @@ from . import attempt as attempts
 from .attempt import Attempt
 from .checkpoint import Checkpoint
 from .checkpoint_index import CheckpointIndex
-from .format import File
-from .sharing import Sharing
+from .format import FileEntry
+from .sharing import FileLinker
 
 PART_BYTES = 1 << 30  # read back and recorded as sound in groups of this size
 
 
 class DamagedSince(Damaged):
-    """A file was sound when it was read back,
-    and is damaged now. It was linked some time after that read.
-    """
+    """A file was sound when it was read back and was linked later, and is damaged now."""
 
 
 class DamagedBefore(Damaged):
@@ -35,23 +33,25 @@ class DamagedBefore(Damaged):
         self.checkpoint = checkpoint  # None on ranks that only learned of it
 
 
-def prunable(index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()) -> list[Checkpoint]:
-    """Return the checkpoints that `rule` does not keep,
-    oldest first; it never includes those that are `spared`.
-    """
+def prunable_checkpoints(
+    index: CheckpointIndex, rule: Rule, spared: Collection[str] = ()
+) -> list[Checkpoint]:
+    """Return the checkpoints that `rule` does not keep, oldest first, except those in `spared`."""
     facts = index.facts()
     kept = retention.keep(facts, rule).union(spared)
     return [index.checkpoint(each.name) for each in facts if each.name not in kept]
 
 
 class PruningPlan(NamedTuple):
+    """Which checkpoints a prune removes, and which it must read back first."""
+
     doomed: list[Checkpoint]
     # they remain, and are read back before others are removed; without the next
     needed: list[Checkpoint]
     finite: Checkpoint | None = None  # the newest whose weights are finite, likewise
 
 
-def plan(
+def plan_pruning(
     index: CheckpointIndex, rule: Rule, spared: Collection[str], copied: Collection[str] = ()
 ) -> PruningPlan:
     """Plan which checkpoints are removed, and which must be sound before that: the newest that
@@ -61,7 +61,7 @@ def plan(
 
     `copied`: others that stay, because they are being copied elsewhere.
     """
-    doomed = prunable(index, rule, {*spared, *copied})
+    doomed = prunable_checkpoints(index, rule, {*spared, *copied})
     goes = {checkpoint.path.name for checkpoint in doomed}
     stay = [checkpoint for checkpoint in index.checkpoints() if checkpoint.path.name not in goes]
     finite = retention.newest_finite(index.facts()) if doomed else None
@@ -73,7 +73,7 @@ def plan(
 def verify(
     attempt: Attempt,
     checkpoints: Sequence[Checkpoint],
-    sharing: Sharing,
+    sharing: FileLinker,
     before_each: Hook = nothing,
     doomed: Sequence[Checkpoint] | None = None,
 ) -> None:
@@ -85,16 +85,16 @@ def verify(
     Raises:
         Damaged: one of these differs from what was committed.
     """
-    bulk.release()  # reading needs additional memory
-    with attempt.acting("verify a checkpoint"):
+    bulk.release_chunks()  # reading needs additional memory
+    with attempt.translate_errors("verify a checkpoint"):
         for checkpoint in checkpoints:
-            sharing.doubt_manifest()  # it may have been read long ago
-            files = (sharing.known(checkpoint) or checkpoint.manifest).files
-            for names in _parts(files, sharing.read_back(checkpoint, doomed)):
+            sharing.reread_manifest()  # it may have been read long ago
+            files = (sharing.known_lineage(checkpoint) or checkpoint.manifest).files
+            for names in _read_groups(files, sharing.files_read_back(checkpoint, doomed)):
                 before_each()
                 for problem in sharing.problems(checkpoint, names, before_each):
-                    attempt.require()
-                    since = problem.path.name in sharing.linked_ahead(checkpoint)
+                    attempt.require_ownership()
+                    since = problem.path.name in sharing.files_read_early(checkpoint)
                     raise (DamagedSince if since else Damaged)(
                         f"{problem}; no older checkpoint was removed"
                     )
@@ -102,7 +102,10 @@ def verify(
 
 
 def verify_finite(
-    attempt: Attempt, checkpoint: Checkpoint | None, sharing: Sharing, before_each: Hook = nothing
+    attempt: Attempt,
+    checkpoint: Checkpoint | None,
+    sharing: FileLinker,
+    before_each: Hook = nothing,
 ) -> None:
     """Read back the newest checkpoint whose weights are finite, if there is a newer one.
 
@@ -116,8 +119,8 @@ def verify_finite(
             raise DamagedBefore(str(error), checkpoint) from error
 
 
-def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
-    """Names of the files that were not `read`, in groups of about `PART_BYTES`."""
+def _read_groups(files: Mapping[str, FileEntry], read: Collection[str]) -> list[set[str]]:
+    """Return the names of files that are not in `read` yet, in groups of about `PART_BYTES`."""
     parts: list[set[str]] = [set()]
     size = 0
     for name, file in files.items():
@@ -132,17 +135,17 @@ def _parts(files: Mapping[str, File], read: Collection[str]) -> list[set[str]]:
 
 def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Delete them and record it in the journal. Return those that existed."""
-    removed = [checkpoint for checkpoint in doomed if _discarded(attempt, checkpoint)]
+    removed = [checkpoint for checkpoint in doomed if _discard_one(attempt, checkpoint)]
     attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
-    attempts.clean_up_room(attempt)
+    attempts.retry_removals(attempt)
     return removed
 
 
-def _discarded(attempt: Attempt, checkpoint: Checkpoint) -> bool:
+def _discard_one(attempt: Attempt, checkpoint: Checkpoint) -> bool:
     try:
         attempts.discard(attempt, checkpoint.path)
     except FileNotFoundError:
-        if attempt.fenced:
+        if attempt.is_fenced:
             raise
         return False
     return True

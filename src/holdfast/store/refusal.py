@@ -1,5 +1,5 @@
-"""Refusal: an error of the file system as one of Holdfast's errors:
-what failed, where, and what to do next.
+"""Converts an error of the file system into one of Holdfast's errors: what failed, where, and what
+to do next.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _ADVICE = {
 }
 
 
-def refused(root: Path, what: str, error: OSError) -> StoreError:
+def disk_error(root: Path, what: str, error: OSError) -> StoreError:
     """Return the error to raise when the run at `root` could not do `what`."""
     if error.errno == errno.ENOSPC:
         return NoSpace(
-            f"{root}: no space left to {what}: {_room(root)}; free some, or keep fewer checkpoints"
+            f"{root}: no space left to {what}: {_free_space(root)}; "
+            "free some, or keep fewer checkpoints"
         )
     if error.errno == errno.EDQUOT:
         return NoSpace(
             f"{root}: the disk quota is used up, cannot {what}; "
-            f"of the whole file system {_room(root)}. Remove files "
+            f"of the whole file system {_free_space(root)}. Remove files "
             "of this user, group or project (`quota -s` shows whose), or keep fewer checkpoints"
         )
     if error.errno == errno.EXDEV:
@@ -56,7 +57,7 @@ def refused(root: Path, what: str, error: OSError) -> StoreError:
     ]
     if (
         error.errno in (errno.EACCES, errno.EPERM)
-        and (bar := next(filter(None, map(barred, names)), None)) is not None
+        and (bar := next(filter(None, map(find_block, names)), None)) is not None
     ):
         return DiskError(
             f"{root}: cannot {what}: {os.strerror(error.errno)}: {bar.what}; {bar.todo}"
@@ -70,36 +71,38 @@ def refused(root: Path, what: str, error: OSError) -> StoreError:
     )
 
 
-class Barred(NamedTuple):
-    """A directory from which this user may not move or remove files, and the repair."""
+class BlockedDirectory(NamedTuple):
+    """Why this user may not move or remove files in a directory, and what to do about it."""
 
     what: str
     todo: str
 
 
-def barred(path: Path) -> Barred | None:
+def find_block(path: Path) -> BlockedDirectory | None:
     """Return why this user may not move `path` out of its directory, as a claim, a commit or a
     prune does.
 
-    The mode of the directory says so, not that of the file. A directory that is moved must be
-    writable itself.
+    The mode of the parent directory decides that, not the mode of the file. A directory that is
+    moved must be writable itself.
     """
     folder = path.parent
     facts, own = _stat(folder), _stat(path)
     if facts is None:
         return None
     if not os.access(folder, os.W_OK | os.X_OK):
-        return _barred(folder, facts, "nothing can be moved out of or removed from", "g+w")
+        return _blocked_directory(
+            folder, facts, "nothing can be moved out of or removed from", "g+w"
+        )
     if facts.st_mode & stat.S_ISVTX and os.geteuid() not in (
         0,
         facts.st_uid,
         own.st_uid if own else -1,
     ):
-        return _barred(
+        return _blocked_directory(
             folder, facts, "its sticky bit keeps others from moving and removing what lies in", "-t"
         )
     if own is not None and stat.S_ISDIR(own.st_mode) and not os.access(path, os.W_OK | os.X_OK):
-        return _barred(path, own, "nothing can be moved out of or removed from", "g+w")
+        return _blocked_directory(path, own, "nothing can be moved out of or removed from", "g+w")
     return None
 
 
@@ -110,15 +113,17 @@ def _stat(path: Path) -> os.stat_result | None:
         return None
 
 
-def _barred(folder: Path, facts: os.stat_result, what: str, change: str) -> Barred:
+def _blocked_directory(
+    folder: Path, facts: os.stat_result, what: str, change: str
+) -> BlockedDirectory:
     of = f"of user {facts.st_uid}, {stat.filemode(facts.st_mode)}"
-    return Barred(
+    return BlockedDirectory(
         f"{what} {folder} ({of})",
         f"that user, or root, writes: chmod {change} {shlex.quote(str(folder))}",
     )
 
 
-def all_barred(root: Path) -> Iterator[Barred]:
+def blocked_directories(root: Path) -> Iterator[BlockedDirectory]:
     """Yield the directories of a run from which this user may not move or remove files,
     as a start or a prune must.
     """
@@ -135,15 +140,15 @@ def all_barred(root: Path) -> Iterator[Barred]:
             places = scan.glob(root, folder)
         for place in places:
             inside = sorted(place.iterdir()) if os.access(place, os.R_OK | os.X_OK) else []
-            found = next(filter(None, map(barred, [*inside, place / "new"])), None)
+            found = next(filter(None, map(find_block, [*inside, place / "new"])), None)
             if found is not None and scan.is_dir(place):
                 yield found
 
 
-def _room(root: Path) -> str:
+def _free_space(root: Path) -> str:
     """Return the free space, as text."""
     try:
-        free = disk.free(root)
+        free = disk.free_space(root)
     except OSError:
         return "what is free is unknown"
     if free.inodes == 0:

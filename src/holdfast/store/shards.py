@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .. import bulk
-from ..bulk import Extent
+from ..bulk import MemoryRun
 from ..errors import Damaged
-from ..pages import Data, Distant
+from ..pages import Data, DistantBytes
 from ..state.codec import ITEMSIZE, SAFETENSORS, Block
-from ..state.snapshot import Arena, Image, Snapshot
+from ..state.snapshot import Arena, FileImage, Snapshot
 from ..threads import Hook
 from .finite_check import FiniteCheck
-from .format import XXH3, File, Leaf, hasher, in_file, joined_digest, kind_of, shard_stem
-from .lineage import LINK_BYTES, Link
-from .source import Source
+from .format import XXH3, FileEntry, LeafEntry, hasher, in_file, joined_digest, kind_of, shard_stem
+from .lineage import LINK_BYTES, LinkedShard
+from .source import FileReader
 
 SHARD_BYTES = 1 << 30
 MOST_GROUPS = 32  # a state with more top-level keys than this has one group of shards
@@ -64,12 +64,12 @@ def layout(
         if sum(leaves[key].data.nbytes for key, _ in apart) < LINK_BYTES:
             apart = []
         rest = [member for member in members if not apart or member[0] not in steady]
-        shards += _named(prefix + stem, list(_packed(rest, leaves)), names, leaves)
-        shards += _named(f"{prefix}{stem}-steady", list(_packed(apart, leaves)), names, leaves)
+        shards += _name_packs(prefix + stem, list(_pack(rest, leaves)), names, leaves)
+        shards += _name_packs(f"{prefix}{stem}-steady", list(_pack(apart, leaves)), names, leaves)
     return shards
 
 
-def _named(
+def _name_packs(
     stem: str, packs: list[list[tuple[str, str]]], names: set[str], leaves: Mapping[str, Block]
 ) -> Iterator[Shard]:
     # a checkpoint may be copied to a file system that ignores letters' case
@@ -84,10 +84,10 @@ def _named(
             else f"{stem}-{index:05d}-of-{len(packs):05d}.safetensors"
         )
         names.add(name.casefold())
-        yield Shard(name, keys, header(keys, _unique(pack), leaves))
+        yield Shard(name, keys, header(keys, _tensor_names(pack), leaves))
 
 
-def _packed(
+def _pack(
     members: list[tuple[str, str]], leaves: Mapping[str, Block]
 ) -> Iterator[list[tuple[str, str]]]:
     pack: list[tuple[str, str]] = []
@@ -104,9 +104,9 @@ def _packed(
         yield pack
 
 
-def _unique(pack: list[tuple[str, str]]) -> list[str]:
-    """Return the tensor names of one file. Groups with one stem may repeat a name; safetensors
-    reserves another.
+def _tensor_names(pack: list[tuple[str, str]]) -> list[str]:
+    """Return the tensor names of one file, each unique. Groups with one stem may repeat a name;
+    safetensors reserves another.
     """
     seen: set[str] = set()
     names = []
@@ -149,7 +149,7 @@ def header(keys: Sequence[str], names: Sequence[str], leaves: Mapping[str, Block
     return len(text).to_bytes(8, "little") + text
 
 
-class Staged(NamedTuple):
+class StagedState(NamedTuple):
     """A state that is ready to be written: its tree, its leaves, and the layout of its files.
 
     A snapshot holds each file's bytes contiguously once it is copied. Without a snapshot they are
@@ -159,7 +159,7 @@ class Staged(NamedTuple):
     tree: Any
     leaves: Mapping[str, Block]
     shards: Sequence[Shard]
-    links: Sequence[Link] = ()
+    links: Sequence[LinkedShard] = ()
     snapshot: Snapshot | None = None
     whole: Mapping[str, Block] | None = None  # the whole leaves, if some are divided in `leaves`
     kind: str = XXH3  # of the digests
@@ -169,36 +169,38 @@ class Staged(NamedTuple):
         """The size of all files to write."""
         return sum(self.leaves[key].data.nbytes for shard in self.shards for key in shard.keys)
 
-    def snapshot_in(self, arena: Arena) -> Staged:
+    def snapshot_in(self, arena: Arena) -> StagedState:
         """Return the same state, to be written from the arena.
         The caller must still copy the snapshot there.
         """
-        bulk.release()  # a snapshot is written from where it lies
+        bulk.release_chunks()  # a snapshot is written from where it lies
         fresh = {key: self.leaves[key] for shard in self.shards for key in shard.keys}
         snapshot = Snapshot(
-            arena, [Image(shard.header, shard.keys) for shard in self.shards], fresh
+            arena, [FileImage(shard.header, shard.keys) for shard in self.shards], fresh
         )
         return self._replace(
             leaves={**self.leaves, **snapshot.blocks}, snapshot=snapshot, whole=None
         )
 
 
-class Abandoned(Exception):
-    """A save that ended early because another one waits; the store is unchanged."""
+class SaveAbandoned(Exception):
+    """Ends a save early because another save waits; the store is unchanged."""
 
 
-class Stale(Abandoned):
-    """A file to link from the last checkpoint is missing, or differs from what was committed."""
+class StaleLink(SaveAbandoned):
+    """Ends a save because a file to link from the last checkpoint is missing, or differs from what
+    was committed.
+    """
 
 
-class Written(NamedTuple):
+class WrittenShard(NamedTuple):
     """The manifest's entries for a shard that was written."""
 
-    file: File
-    leaves: dict[str, Leaf]
+    file: FileEntry
+    leaves: dict[str, LeafEntry]
 
 
-def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
+def write_shard(path: Path, staged: StagedState, index: int, before_each: Hook) -> WrittenShard:
     """Write one shard into the directory `path`. Return its entries for the manifest; digests are
     computed meanwhile.
 
@@ -212,21 +214,21 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
     blocks = [staged.leaves[key] for key in shard.keys]
     sizes = [len(shard.header), *(block.data.nbytes for block in blocks)]
     runs = (
-        _runs(shard, staged.leaves)
+        _leaf_runs(shard, staged.leaves)
         if staged.snapshot is None
-        else _copied(staged, staged.snapshot, index, sizes)
+        else _snapshot_runs(staged, staged.snapshot, index, sizes)
     )
     finite_check = FiniteCheck(
         ["", *(block.dtype if block.weight else "" for block in blocks)], hasher(staged.kind)
     )
-    digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin, before_each)
+    digests = bulk.write(path / shard.name, runs, sum(sizes), finite_check.begin_piece, before_each)
     offset = sizes[0]
     leaves = {}
     for key, block, found, finite in zip(
         shard.keys, blocks, digests[1:], finite_check.finite[1:], strict=True
     ):
         size = block.data.nbytes
-        leaves[key] = Leaf(
+        leaves[key] = LeafEntry(
             block.kind,
             block.dtype,
             tuple(block.shape),
@@ -238,31 +240,31 @@ def write(path: Path, staged: Staged, index: int, before_each: Hook) -> Written:
             finite,
         )
         offset += size
-    return Written(File(offset, joined_digest(digests, staged.kind)), leaves)
+    return WrittenShard(FileEntry(offset, joined_digest(digests, staged.kind)), leaves)
 
 
-def _copied(
-    staged: Staged, snapshot: Snapshot, index: int, sizes: Sequence[int]
-) -> Sequence[Extent | Data]:
+def _snapshot_runs(
+    staged: StagedState, snapshot: Snapshot, index: int, sizes: Sequence[int]
+) -> Sequence[MemoryRun | Data]:
     def await_first(size: int) -> bool:
         if not snapshot.wait(index, size):
-            raise Abandoned
+            raise SaveAbandoned
         # the training loop waits for the copy, so leave it the memory's full speed
         return not snapshot.copied.is_set()
 
     image = snapshot.images[index]
     if image is not None:
-        return [Extent(image, sizes, await_first)]
+        return [MemoryRun(image, sizes, await_first)]
     if not snapshot.wait_for_all():
-        raise Abandoned
-    return _runs(staged.shards[index], staged.leaves)
+        raise SaveAbandoned
+    return _leaf_runs(staged.shards[index], staged.leaves)
 
 
-def _runs(shard: Shard, leaves: Mapping[str, Block]) -> list[Extent | Data]:
+def _leaf_runs(shard: Shard, leaves: Mapping[str, Block]) -> list[MemoryRun | Data]:
     return [memoryview(shard.header), *(leaves[key].data for key in shard.keys)]
 
 
-def copy(source: Path, target: Path, link: Link) -> None:
+def copy_file(source: Path, target: Path, link: LinkedShard) -> None:
     """Write a file's bytes anew because it cannot be linked.
 
     Raises:
@@ -273,27 +275,27 @@ def copy(source: Path, target: Path, link: Link) -> None:
     sizes = [leaves[0].offset, *(leaf.size_bytes for leaf in leaves)]
     kind = kind_of(link.file.digest)
     try:
-        opened = Source(source, cold=False, large=False)
+        opened = FileReader(source, cold=False, large=False)
     except Damaged as error:
-        raise Stale(f"{error}: its leaves, unchanged since, are written anew") from error
+        raise StaleLink(f"{error}: its leaves, unchanged since, are written anew") from error
     with closing(opened) as file:
         whole = sum(sizes) == os.fstat(file.descriptor).st_size
-        data = Distant(_Read(file), sum(sizes))
+        data = DistantBytes(_FileItems(file), sum(sizes))
         digests = (
-            bulk.write(target, [Extent(data, sizes)], sum(sizes), hasher(kind)) if whole else []
+            bulk.write(target, [MemoryRun(data, sizes)], sum(sizes), hasher(kind)) if whole else []
         )
     if joined_digest(digests, kind) != link.file.digest:
-        raise Stale(f"{source} is damaged: its leaves, unchanged since, are written anew")
+        raise StaleLink(f"{source} is damaged: its leaves, unchanged since, are written anew")
 
 
-class _Read:
-    """A file's bytes as items. They are read, not mapped:
-    from a map, a medium that fails would end the process.
+class _FileItems:
+    """A file's bytes as `LeafItems`. They are read, not mapped: if the medium fails, reading a map
+    would end the process.
     """
 
     itemsize = 1
 
-    def __init__(self, file: Source) -> None:
+    def __init__(self, file: FileReader) -> None:
         self._file = file
 
     def gather(self, start: int, target: memoryview) -> None:

@@ -27,24 +27,26 @@ from . import shards
 from .attempt import Attempt, is_checkpoint
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
-from .divided import Divided, Division, parse
-from .format import MANIFEST, File, Leaf
-from .lineage import Lineage, Link, samples_of
-from .shards import Stale
+from .divided import Division, LeafDivider, parse_key
+from .format import MANIFEST, FileEntry, LeafEntry
+from .lineage import Lineage, LinkedShard, samples_of
+from .shards import StaleLink
 
 _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
-class Unchanged(NamedTuple):
-    """The part of a state that is unchanged since the last checkpoint."""
+class UnchangedLeaves(NamedTuple):
+    """The leaves of a state that are unchanged since the last checkpoint, and the files that can be
+    linked for them.
+    """
 
     leaves: set[str]
-    links: list[Link]  # files of which every leaf is unchanged
+    links: list[LinkedShard]  # files of which every leaf is unchanged
 
     @property
-    def linked(self) -> set[str]:
+    def linked_keys(self) -> set[str]:
         return {key for link in self.links for key in link.leaves}
 
 
@@ -55,7 +57,7 @@ class _ReadBack(NamedTuple):
     files: dict[str, Identity]
 
 
-class _Taken(NamedTuple):
+class _LinkedFiles(NamedTuple):
     """Files that the checkpoint `name` has linked: those read back as it linked them, and those
     read back before.
     """
@@ -65,43 +67,43 @@ class _Taken(NamedTuple):
     ahead: set[str]
 
 
-class Sharing:
+class FileLinker:
     """Links files of the last checkpoint into the next one of the run.
 
-    With several ranks each has its own, for the files that it wrote itself; the other ranks need no
-    notice.
+    With several ranks each has its own linker for the files that it wrote itself. Ranks exchange no
+    messages about links.
     """
 
     def __init__(self, index: CheckpointIndex, whole: Whole, ranks: Ranks = ALONE) -> None:
         self.whole, self._ranks = whole, ranks
         self.lineage: Lineage | None = None
         self._index = index
-        self._divided = Divided()
+        self._divided = LeafDivider()
         # the checkpoint from which no file is linked, because one of its files is damaged
         self._barren: str | None = None
-        self._found, self._taken = _ReadBack("", {}), _Taken("", set(), set())
+        self._found, self._taken = _ReadBack("", {}), _LinkedFiles("", set(), set())
         self._linkless = False  # whether this file system refuses links
 
-    def unchanged(
+    def find_unchanged(
         self,
         leaves: Mapping[str, Block],
         parent: str | None,
         digests: Mapping[str, str] = MappingProxyType({}),
-    ) -> Unchanged:
-        """Find the leaves that the checkpoint `parent` has already, as written by this rank.
+    ) -> UnchangedLeaves:
+        """Find the leaves that this rank already wrote, unchanged, for the checkpoint `parent`.
 
         `digests`: those that were computed already, by key.
         """
         lineage = self._lineage_of(parent)
         if lineage is None:
-            return Unchanged(set(), [])
+            return UnchangedLeaves(set(), [])
         found = lineage.unchanged(leaves, digests)
-        return Unchanged(found, lineage.links(found, self.whole, time.time()))
+        return UnchangedLeaves(found, lineage.links_of_unchanged(found, self.whole, time.time()))
 
-    def divisions(
+    def plan_divisions(
         self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]
     ) -> dict[str, Division]:
-        """Divide those of `leaves` that are written in pieces: they changed only in part since the
+        """Decide which of `leaves` are written in pieces: they changed only in part since the
         checkpoint `parent`.
 
         No new file gets a name in `taken`.
@@ -117,7 +119,7 @@ class Sharing:
         """The lineage from `parent`; None if that is missing, pinned, damaged, or a link to another
         checkpoint.
 
-        None as well if a look at it fails: then everything is written.
+        None as well if reading it fails: then every file is written.
         """
         with suppress(OSError):
             return self._sound_lineage(parent)
@@ -130,7 +132,7 @@ class Sharing:
         if self.lineage is None or self.lineage.path != checkpoint.path:
             self.lineage = None
             with suppress(Damaged, NotFound, StoreError):
-                self.go_on(self._mine(checkpoint.path))
+                self.continue_from(self._as_own_rank(checkpoint.path))
         elsewhere = scan.is_symlink(checkpoint.path)  # its files belong to another run
         gone = (
             self.lineage is None
@@ -139,7 +141,7 @@ class Sharing:
         )
         return None if gone or elsewhere else self.lineage
 
-    def go_on(self, checkpoint: Checkpoint) -> None:
+    def continue_from(self, checkpoint: Checkpoint) -> None:
         """Make `checkpoint`, as this rank sees it, the one whose files may be linked next."""
         # otherwise other processes wrote the files, perhaps on other machines
         if checkpoint.world == self._ranks.world and checkpoint.head.kind == self._index.kind:
@@ -147,16 +149,16 @@ class Sharing:
             self.lineage = Lineage(checkpoint.path, mine.created, mine.files, mine.leaves)
             self._found = _ReadBack(checkpoint.path.name, {})
 
-    def _mine(self, path: Path) -> Checkpoint:
-        """The checkpoint as this rank saved it, so that only its own files are read."""
-        return self._index.at(path, rank=self._own_rank)
+    def _as_own_rank(self, path: Path) -> Checkpoint:
+        """Return the checkpoint as this rank saved it, so that only its own files are read."""
+        return self._index.checkpoint_at(path, rank=self._own_rank)
 
     @property
     def _own_rank(self) -> int | None:
         return None if self._ranks.alone else self._ranks.rank
 
-    def unread(self, parent: str | None) -> list[Link]:
-        """Files that the save after `parent` will probably link, and that it would have to read
+    def links_to_read_back(self, parent: str | None) -> list[LinkedShard]:
+        """Return the files that the save after `parent` will probably link, and would have to read
         first.
 
         After a restart these are the files that were linked before.
@@ -170,27 +172,27 @@ class Sharing:
             if leaf.shard in lineage.files and lineage.files[leaf.shard].links
         )
         steady = frozenset(passed) if lineage.steady is None else lineage.steady
-        steady |= {key for key in lineage.leaves if parse(key) is not None}
-        links = lineage.links(steady, self.whole, time.time()) if steady else []
+        steady |= {key for key in lineage.leaves if parse_key(key) is not None}
+        links = lineage.links_of_unchanged(steady, self.whole, time.time()) if steady else []
         return [link for link in links if link.name not in self._found.files]
 
-    def read_back_early(self, links: Collection[Link], before_each: Hook) -> Problem | None:
+    def read_back_early(self, links: Collection[LinkedShard], before_each: Hook) -> Problem | None:
         """Read these files back. Return the first problem; then no file of that checkpoint is
         linked again.
 
         `before_each` is called before each piece; what it raises ends this.
         """
         for link in links:
-            checkpoint = self._mine(link.source.parent)
+            checkpoint = self._as_own_rank(link.source.parent)
             for problem in self.problems(checkpoint, {link.name}, before_each):
                 before_each()
                 self._barren = checkpoint.path.name
                 return problem
         return None
 
-    def known(self, checkpoint: Checkpoint) -> Lineage | None:
-        """The lineage, if `checkpoint` is the last one,
-        as this rank sees it: it has only what this rank wrote.
+    def known_lineage(self, checkpoint: Checkpoint) -> Lineage | None:
+        """Return the lineage if `checkpoint` is the last one, as this rank sees it: with only what
+        this rank wrote.
         """
         lineage, mine = self.lineage, checkpoint.rank == self._own_rank
         return lineage if mine and lineage is not None and lineage.path == checkpoint.path else None
@@ -203,10 +205,10 @@ class Sharing:
         The last checkpoint's manifest is known, and not decoded again. If it has no problems, note
         that.
         """
-        found, known = self._found, self.known(checkpoint)
+        found, known = self._found, self.known_lineage(checkpoint)
         if known is None or checkpoint.path.name != found.name:
             return list(checkpoint.problems(cold=True, only=names, before_each=before_each))
-        before = {name: _identity(checkpoint.path / name) for name in (MANIFEST, *names)}
+        before = {name: _file_identity(checkpoint.path / name) for name in (MANIFEST, *names)}
         sound = before[MANIFEST] is not None and before[MANIFEST] == found.files.get(MANIFEST)
         wrong = [] if sound else list(checkpoint.manifest_problems(known.files))
         wrong = wrong or list(
@@ -216,15 +218,15 @@ class Sharing:
             same = (
                 (name, known)
                 for name, known in before.items()
-                if known == _identity(checkpoint.path / name)
+                if known == _file_identity(checkpoint.path / name)
             )
             found.files.update((name, known) for name, known in same if known is not None)
         return wrong
 
-    def take_over(
+    def link_files(
         self,
         attempt: Attempt,
-        links: Sequence[Link],
+        links: Sequence[LinkedShard],
         partial: Path,
         before_each: Hook = nothing,
     ) -> None:
@@ -234,27 +236,29 @@ class Sharing:
         Raises:
             Stale: one is missing, or differs from what was committed; `partial` has none of them.
         """
-        self._taken = _Taken(partial.name, set(), set())
+        self._taken = _LinkedFiles(partial.name, set(), set())
         for link in links:
             if self.lineage is None or link.source.parent != self.lineage.path:
-                raise Stale(f"{link.source}: no longer the last checkpoint's")
+                raise StaleLink(f"{link.source}: no longer the last checkpoint's")
         try:
-            rest = [link for link in links if not self._linked_as_found(link, partial / link.name)]
-            wrong = self._unfit(rest, before_each) if rest else ""
+            rest = [
+                link for link in links if not self._link_if_unmodified(link, partial / link.name)
+            ]
+            wrong = self._why_not_linkable(rest, before_each) if rest else ""
             for link in () if wrong else rest:
-                if self._linked(link, partial / link.name):
+                if self._link(link, partial / link.name):
                     self._taken.now.add(link.name)
                 else:
-                    shards.copy(link.source, partial / link.name, link)
+                    shards.copy_file(link.source, partial / link.name, link)
         except (NotFound, FileNotFoundError) as error:
             wrong = f"{getattr(error, 'filename', None) or links[0].source.parent} is gone"
         if wrong:
-            attempt.require()
+            attempt.require_ownership()
             for link in links:
                 disk.remove_tree(partial / link.name)
-            raise Stale(f"{wrong}: its leaves, unchanged since, are written anew")
+            raise StaleLink(f"{wrong}: its leaves, unchanged since, are written anew")
 
-    def _unfit(self, links: Sequence[Link], before_each: Hook) -> str:
+    def _why_not_linkable(self, links: Sequence[LinkedShard], before_each: Hook) -> str:
         """Return which file must not be shared, and why; an empty string if all are sound on the
         medium.
 
@@ -262,28 +266,30 @@ class Sharing:
         error on a broken disk only prevents the sharing: the state in memory must still be saved.
         """
         source = links[0].source.parent
-        self.doubt_manifest()
+        self.reread_manifest()
         try:
-            problems = self.problems(self._mine(source), {link.name for link in links}, before_each)
+            problems = self.problems(
+                self._as_own_rank(source), {link.name for link in links}, before_each
+            )
         except (NotFound, FileNotFoundError):
             raise
         except (OSError, StoreError) as error:
             return f"{source} cannot be read ({error})"
         return f"{problems[0].path} is damaged" if problems else ""
 
-    def _linked_as_found(self, link: Link, target: Path) -> bool:
+    def _link_if_unmodified(self, link: LinkedShard, target: Path) -> bool:
         """Link it if it is still the file that was read back."""
         found = self._found
         known = found.files.get(link.name) if found.name == link.source.parent.name else None
-        if known is None or not self._linked(link, target):
+        if known is None or not self._link(link, target):
             return False
-        if _identity(target) == known:
+        if _file_identity(target) == known:
             self._taken.ahead.add(link.name)
             return True
         disk.remove_file(target)
         return False
 
-    def _linked(self, link: Link, target: Path) -> bool:
+    def _link(self, link: LinkedShard, target: Path) -> bool:
         """Link it if the file system allows that, and its checkpoint was not pinned meanwhile."""
         name = link.source.parent.name
         if name in self._index.pins():
@@ -300,11 +306,11 @@ class Sharing:
             return False
         return True
 
-    def read_back(
+    def files_read_back(
         self, checkpoint: Checkpoint, doomed: Sequence[Checkpoint] | None
     ) -> Collection[str]:
-        """Names of files that need no read-back before `doomed` are removed; None: it is unknown
-        what will be removed.
+        """Return names of files that need no read-back before `doomed` are removed; None: it is
+        unknown what will be removed.
 
         These are files that were read when they were linked. Files read earlier are included if all
         of the doomed share them: then removing the doomed loses no other copy.
@@ -314,60 +320,66 @@ class Sharing:
             return ()
         places = None if doomed is None else [each.path for each in doomed]
         return now.union(
-            file for file in ahead if places and _is_one_file(file, [checkpoint.path, *places])
+            file for file in ahead if places and _is_same_file(file, [checkpoint.path, *places])
         )
 
-    def linked_ahead(self, checkpoint: Checkpoint) -> Collection[str]:
-        """Names of its files that were read from the medium some time before they were linked."""
+    def files_read_early(self, checkpoint: Checkpoint) -> Collection[str]:
+        """Return names of its files that were read from the medium some time before they were
+        linked.
+        """
         return self._taken.ahead if checkpoint.path.name == self._taken.name else ()
 
-    def remember(
-        self, path: Path, created: str, files: Mapping[str, File], leaves: Mapping[str, Leaf]
+    def set_last_checkpoint(
+        self,
+        path: Path,
+        created: str,
+        files: Mapping[str, FileEntry],
+        leaves: Mapping[str, LeafEntry],
     ) -> None:
         """Make the checkpoint committed at `path` the one whose files may be linked next."""
         before, facts = self.lineage, (path, created, files, leaves)
-        self.lineage = before.after(*facts) if before else Lineage(*facts)
+        self.lineage = before.after_commit(*facts) if before else Lineage(*facts)
         self._found = _ReadBack(path.name, {})
 
-    def read_anew(self) -> None:
+    def reread_when_linking(self) -> None:
         """Let the next save read each file when it links it."""
         self._found = _ReadBack(self._found.name, {})
 
-    def doubt_manifest(self) -> None:
+    def reread_manifest(self) -> None:
         """Let `problems` read the last checkpoint's manifest once more:
         an early read is not enough for it.
         """
         self._found.files.pop(MANIFEST, None)
 
-    def sample(self, samples: dict[str, bytes], before: Lineage | None) -> None:
+    def keep_samples(self, samples: dict[str, bytes], before: Lineage | None) -> None:
         """Keep a few bytes of the leaves that were written.
         `before`: the lineage before this save.
         """
         if self.lineage is not None:
-            self.lineage = self.lineage.sampled(before, samples)
+            self.lineage = self.lineage.with_samples(before, samples)
 
-    def note(
+    def note_written(
         self, leaves: Mapping[str, Block], written: Collection[str], before: Lineage | None
     ) -> None:
         """Sample the leaves of a single process. The next save may divide the big ones."""
-        self._divided.note(leaves, written)
-        self.sample(samples_of(leaves, written), before)
+        self._divided.note_written(leaves, written)
+        self.keep_samples(samples_of(leaves, written), before)
 
-    def forget(self) -> None:
-        """Let the next save look up the last checkpoint again."""
+    def forget_last_checkpoint(self) -> None:
+        """Let the next save read again which checkpoint is the last."""
         self.lineage = None
 
-    def distrust(self, name: str | None) -> None:
+    def stop_linking_from(self, name: str | None) -> None:
         """Link no more files of that checkpoint."""
         self.lineage, self._barren = None, name
 
 
-def _is_one_file(name: str, places: Collection[Path]) -> bool:
-    found = {_identity(place / name) for place in places}
+def _is_same_file(name: str, places: Collection[Path]) -> bool:
+    found = {_file_identity(place / name) for place in places}
     return len(found) == 1 and None not in found
 
 
-def _identity(path: Path) -> Identity | None:
+def _file_identity(path: Path) -> Identity | None:
     """Values that differ if a file was replaced or changed; None if there is no file."""
     with suppress(FileNotFoundError):
         facts = os.lstat(path)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from .. import disk, scan
 from ..errors import Damaged, NotFound, Unreadable
-from ..pages import PAGE, address, pages
+from ..pages import PAGE, address, allocate_pages
 from .format import MANIFEST, MOST_BYTES
 
 T = TypeVar("T")
@@ -31,10 +31,11 @@ _mincore = ctypes.CDLL(None).mincore
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Raise an OSError as Unreadable, unless the file is missing, or is another kind of file.
+def translate_read_errors(path: Path) -> Iterator[None]:
+    """Raise an OSError in the block as Unreadable, unless the file is missing or is of another
+    kind.
 
-    Libraries that read through us take an OSError for damage.
+    Libraries that read through this module would report an OSError as damage.
     """
     try:
         yield
@@ -44,14 +45,14 @@ def reading(path: Path) -> Iterator[None]:
         raise Unreadable(f"{error.filename or path}: cannot be read: {error.strerror}") from error
 
 
-class Source:
+class FileReader:
     """A file open for reading: through the cache,
     and past it if it is `large` and the file system allows that.
     """
 
     def __init__(self, path: Path, *, cold: bool, large: bool) -> None:
         if cold:
-            forget(path)
+            drop_cache(path)
         self._path = path
         self.descriptor = open_plain(path)
         self.direct: int | None = None
@@ -62,7 +63,7 @@ class Source:
             with suppress(OSError):
                 self.direct = disk.open_plain(path, direct=True)
                 self._opened.append(self.direct)
-            self._map = mapped(path)
+            self._map = map_file(path)
         if self._map is not None:
             self._mapped, self._address = self._map.nbytes, address(self._map)
 
@@ -70,11 +71,12 @@ class Source:
         for descriptor in self._opened:
             os.close(descriptor)
 
-    def is_far(self, offset: int, size: int) -> bool:
-        """Whether these are many bytes, most of them not in the page cache, to judge by a few of
-        their pages.
+    def is_uncached(self, offset: int, size: int) -> bool:
+        """Return whether this is a large range that is mostly not in the page cache, judged by a
+        few of its pages.
 
-        To ask for each page takes a tenth of the time of a read. A read with RWF_NOWAIT would also
+        Asking for each page would take a tenth of the time of a read. A read with RWF_NOWAIT would
+        also
         show it, but makes the kernel read ahead what we are about to read past the cache.
         """
         if size < DIRECT_BYTES or offset + size > self._mapped:
@@ -83,7 +85,7 @@ class Source:
         return 2 * sum(map(self._is_cached, looks)) < _LOOKS
 
     def _is_cached(self, offset: int) -> bool:
-        """Whether the page is in the page cache, or nobody knows."""
+        """Return whether the page is in the page cache; true if the system cannot tell."""
         resident = ctypes.c_ubyte()
         place = ctypes.c_void_p(self._address + offset // PAGE * PAGE)
         return (
@@ -96,17 +98,19 @@ class Source:
         Return the offset at which the file, or the read, ended.
         """
         rest = list(views)
-        with named(self._path):
+        with name_file_in_errors(self._path):
             while rest and (got := os.preadv(self.descriptor, rest[:_MOST_VIEWS], offset)):
                 offset += got
-                rest = _after(rest, got)
+                rest = _skip_bytes(rest, got)
         return offset
 
-    def read_past(self, block: memoryview, offset: int) -> int:
-        """Read past the cache while that is possible. `block` and `offset` are whole pages."""
+    def read_direct(self, block: memoryview, offset: int) -> int:
+        """Read past the page cache, as far as that is possible. `block` and `offset` are whole
+        pages.
+        """
         direct, done = self.direct, 0
         try:
-            with named(self._path):
+            with name_file_in_errors(self._path):
                 while direct is not None and done < block.nbytes and done % PAGE == 0:
                     got = os.preadv(direct, [block[done:]], offset + done)
                     done += got
@@ -119,8 +123,8 @@ class Source:
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Let an OSError in the block name the file: that of a descriptor does not."""
+def name_file_in_errors(path: Path) -> Iterator[None]:
+    """Let an OSError in the block name the file: an error of a descriptor does not."""
     try:
         yield
     except OSError as error:
@@ -129,7 +133,7 @@ def named(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _after(views: list[memoryview], count: int) -> list[memoryview]:
+def _skip_bytes(views: list[memoryview], count: int) -> list[memoryview]:
     """Return `views` without their first `count` bytes."""
     for index, view in enumerate(views):
         if count < view.nbytes:
@@ -138,15 +142,15 @@ def _after(views: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
+def read_blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
     """Yield a file in pieces of `size` bytes; the last may be shorter. Each is valid until the
     next is requested.
     """
-    file = Source(path, cold=cold, large=cold)
+    file = FileReader(path, cold=cold, large=cold)
     try:
-        block, offset = pages(min(size, os.fstat(file.descriptor).st_size)), 0
+        block, offset = allocate_pages(min(size, os.fstat(file.descriptor).st_size)), 0
         while (
-            end := file.read_past(block, offset) if cold else file.read([block], offset)
+            end := file.read_direct(block, offset) if cold else file.read([block], offset)
         ) > offset:
             yield block[: end - offset]
             offset = end
@@ -154,7 +158,7 @@ def blocks(path: Path, size: int, *, cold: bool) -> Iterator[memoryview]:
         file.close()
 
 
-def mapped(path: Path) -> memoryview | None:
+def map_file(path: Path) -> memoryview | None:
     """Map the file privately: bytes are read when they are used, and writing to them does not
     change the file.
 
@@ -186,37 +190,39 @@ def open_plain(path: Path) -> int:
         raise Damaged(f"{path}: the file is missing") from error
 
 
-def whole(path: Path, most: int = MOST_BYTES) -> bytes:
+def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
     """Read all of a small file.
 
     Raises:
         Damaged: it has more than `most` bytes. None of them was read: they may not fit into memory.
     """
-    with named(path), open(open_plain(path), "rb", buffering=0) as file:
+    with name_file_in_errors(path), open(open_plain(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise Damaged(f"{path}: {size} bytes long; whole, it has at most {most}")
         return file.readall()
 
 
-def decoded(path: Path, decode: Callable[[bytes, Path], T], most: int = MOST_BYTES) -> T:
+def decode_file(path: Path, decode: Callable[[bytes, Path], T], most: int = MOST_BYTES) -> T:
     """Apply `decode` to a small file. If that raises Damaged,
     read the file again from the medium.
     """
-    return twice(path, lambda: decode(whole(path, most), path))
+    return retry_from_medium(path, lambda: decode(read_whole(path, most), path))
 
 
-def forget(path: Path) -> None:
+def drop_cache(path: Path) -> None:
     """Ask the kernel to read `path` from the medium next time."""
     with suppress(FileNotFoundError, disk.NotPlain):
-        disk.forget_cached(path)
+        disk.drop_cached(path)
 
 
-def twice(path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True) -> T:
-    """Return the result of `look`. If it is damage, drop the page cache and look again."""
+def retry_from_medium(
+    path: Path, look: Callable[[], T], accept: Callable[[T], bool] = lambda _: True
+) -> T:
+    """Return the result of `look`. If it raises Damaged, drop the page cache and call it again."""
     with suppress(Damaged):
         found = look()
         if accept(found):
             return found
-    forget(path)
+    drop_cache(path)
     return look()

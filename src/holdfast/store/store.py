@@ -15,25 +15,25 @@ from ..errors import NotFound, UsageError
 from ..ranks import ALONE, Ranks
 from ..rules import Rule, Whole
 from ..state import tree
-from ..state.codec import uncollected
+from ..state.codec import without_garbage_collection
 from ..state.snapshot import Arena
 from ..threads import Hook, nothing
 from . import divided, format, html, pins, pruning, shards
 from .checkpoint import Checkpoint, Problem
 from .checkpoint_index import CheckpointIndex
-from .committing import Committing, Facts, writing
+from .committing import CheckpointWriter, ManifestFields, translate_write_errors
 from .files import make_durable
-from .format import Manifest, Name
-from .lineage import Link
+from .format import CheckpointName, Manifest
+from .lineage import LinkedShard
 from .locate import require_run
-from .shards import Abandoned, Staged, Stale
-from .sharing import Sharing
+from .shards import SaveAbandoned, StagedState, StaleLink
+from .sharing import FileLinker
 from .signing import Signer
 
-__all__ = ["Facts", "Store"]
+__all__ = ["ManifestFields", "Store"]
 
 
-class Hooks(NamedTuple):
+class SaveHooks(NamedTuple):
     """Callbacks of a save, as `Store.commit` describes them."""
 
     before_each: Hook
@@ -41,7 +41,7 @@ class Hooks(NamedTuple):
     leave: Callable[[], int]
 
 
-class Store(Committing):
+class Store(CheckpointWriter):
     """The checkpoints in the directory `root`, saved, verified and pruned by the rule `keep`.
 
         store = Store("runs/x", keep=Last(3))
@@ -71,11 +71,11 @@ class Store(Committing):
             raise UsageError(
                 f"whole={whole!r}: give a value, as in Whole(checkpoints=20, hours=24)"
             )
-        with writing(self.root, "open the run"):
+        with translate_write_errors(self.root, "open the run"):
             require_run(self.root)
         index = CheckpointIndex(self.root, None if signer is None else signer.key)
         super().__init__(
-            index, Sharing(index, whole, self.ranks), keep, take_over=take_over, private=private
+            index, FileLinker(index, whole, self.ranks), keep, take_over=take_over, private=private
         )
         self.signer = signer
 
@@ -175,7 +175,7 @@ class Store(Committing):
         step: int,
         metrics: Mapping[str, Any] | None = None,
         note: str | None = None,
-        facts: Facts | None = None,
+        facts: ManifestFields | None = None,
     ) -> Checkpoint:
         """Commit `state` as the checkpoint of `step`. When this returns, the checkpoint survives a
         power loss.
@@ -190,23 +190,23 @@ class Store(Committing):
             Superseded: a later attempt owns the run.
         """
 
-        def staged() -> Staged:
+        def staged() -> StagedState:
             with self.ranks.together(f"state of step {step}"):
                 return self.stage(state)
 
-        with uncollected():  # until this ends, the collector would visit `staged`
+        with without_garbage_collection():  # until this ends, the collector would visit `staged`
             return self.commit(
-                staged(), step=step, facts=facts or Facts(metrics=metrics or {}, note=note)
+                staged(), step=step, facts=facts or ManifestFields(metrics=metrics or {}, note=note)
             )
 
     def stage(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
+    ) -> StagedState:
         """Return what `commit` takes: `state` laid out in files. With an arena, it is a copy of the
         state.
 
         Without an arena nothing is copied: the state must not change until `commit` has returned.
-        `weights`: ids of the leaves that the save looks at, whether their numbers are finite.
+        `weights`: ids of the leaves in which the save checks that all numbers are finite.
         """
         staged = self.lay_out(state, arena, weights)
         if staged.snapshot is not None:
@@ -215,19 +215,19 @@ class Store(Committing):
 
     def lay_out(
         self, state: Any, arena: Arena | None = None, weights: Collection[int] = ()
-    ) -> Staged:
-        """As `stage`, but the caller copies the snapshot into the arena later.
-        `commit` waits for that.
+    ) -> StagedState:
+        """Lay out `state` as `stage` does, but let the caller copy the snapshot into the arena
+        later. `commit` waits for that.
         """
-        with uncollected():
+        with without_garbage_collection():
             flat = tree.flatten(state, weights)
-            unchanged = self.sharing.unchanged(flat.leaves, self.parent)
-            linked, links = unchanged.linked, unchanged.links
+            unchanged = self.sharing.find_unchanged(flat.leaves, self.parent)
+            linked, links = unchanged.linked_keys, unchanged.links
             fresh = {key: block for key, block in flat.leaves.items() if key not in linked}
             names = {link.name for link in links}
             stays = unchanged.leaves | flat.viewed
-            big = {key: fresh[key] for key in divided.big(fresh) if key not in stays}
-            divisions = self.sharing.divisions(big, self.parent, names) if big else {}
+            big = {key: fresh[key] for key in divided.large_leaves(fresh) if key not in stays}
+            divisions = self.sharing.plan_divisions(big, self.parent, names) if big else {}
             plain = {key: block for key, block in fresh.items() if key not in divisions}
             pieces = [shard for each in divisions.values() for shard in each.shards]
             links = [*links, *(link for each in divisions.values() for link in each.links)]
@@ -242,7 +242,9 @@ class Store(Committing):
                 | fresh
                 | kept
             )
-            staged = Staged(flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind)
+            staged = StagedState(
+                flat.tree, leaves, plan, links, whole=flat.leaves, kind=self.index.kind
+            )
         return staged if arena is None else staged.snapshot_in(arena)
 
     def go_on(self, checkpoint: Checkpoint) -> None:
@@ -251,16 +253,16 @@ class Store(Committing):
         """
         self.parent = checkpoint.name
         if checkpoint.path == self.index.checkpoint(self.parent).path:  # not another run's
-            self.sharing.go_on(checkpoint)
+            self.sharing.continue_from(checkpoint)
 
-    def unread(self) -> list[Link]:
+    def unread(self) -> list[LinkedShard]:
         """Files of the last checkpoint that the next one will probably share,
         not read back since their commit.
         """
-        return self.sharing.unread(self.parent)
+        return self.sharing.links_to_read_back(self.parent)
 
     def read_back_early(
-        self, links: Collection[Link], before_each: Hook = nothing
+        self, links: Collection[LinkedShard], before_each: Hook = nothing
     ) -> Problem | None:
         """Read back the files from `unread`, so that the next save need not. It may run at the same
         time as a save.
@@ -274,15 +276,15 @@ class Store(Committing):
         """Let the next save read each file when it links it,
         even if the file was read back early.
         """
-        self.sharing.read_anew()
+        self.sharing.reread_when_linking()
 
-    @uncollected()
+    @without_garbage_collection()
     def commit(
         self,
-        staged: Staged,
+        staged: StagedState,
         *,
         step: int,
-        facts: Facts | None = None,
+        facts: ManifestFields | None = None,
         before_each: Hook = nothing,
         before_last: Hook = nothing,
         leave: Callable[[], int] = lambda: 0,
@@ -298,23 +300,25 @@ class Store(Committing):
             Stale: an unchanged file of the last checkpoint cannot be linked, and the snapshot
                 `staged` lacks its bytes. Stage the state again: the new snapshot will have them.
         """
-        facts = facts or Facts()
+        facts = facts or ManifestFields()
         return self._commit(
-            staged, _name(step, facts.phase), facts, Hooks(before_each, before_last, leave)
+            staged, _name(step, facts.phase), facts, SaveHooks(before_each, before_last, leave)
         )
 
-    def _commit(self, staged: Staged, name: Name, facts: Facts, hooks: Hooks) -> Checkpoint:
+    def _commit(
+        self, staged: StagedState, name: CheckpointName, facts: ManifestFields, hooks: SaveHooks
+    ) -> Checkpoint:
         attempt = self.claim()
 
         def fill(partial: Path) -> Manifest:
-            files: dict[str, format.File] = {}
-            leaves: dict[str, format.Leaf] = {}
-            self.sharing.take_over(attempt, staged.links, partial, hooks.before_each)
+            files: dict[str, format.FileEntry] = {}
+            leaves: dict[str, format.LeafEntry] = {}
+            self.sharing.link_files(attempt, staged.links, partial, hooks.before_each)
             for link in staged.links:
                 files[link.name] = link.file
                 leaves.update(link.leaves)
             for index, shard in enumerate(staged.shards):
-                written = shards.write(partial, staged, index, hooks.before_each)
+                written = shards.write_shard(partial, staged, index, hooks.before_each)
                 files[shard.name] = written.file
                 leaves.update(written.leaves)
             hooks.before_last()
@@ -322,17 +326,17 @@ class Store(Committing):
             ordered = {key: leaves[key] for key in staged.leaves} | leaves
             return self.manifest(name, facts, files, ordered, staged.tree)
 
-        with self.acting(attempt, "save"):
+        with self.translate_errors(attempt, "save"):
             tree_bytes = len(format.json_bytes(staged.tree))
             self.require_space(staged.size_bytes + tree_bytes + 512 * len(staged.leaves))
             before = self.sharing.lineage
             try:
-                self.finish(name, self.begin(name), fill)
-            except Stale:
-                self.sharing.distrust(self.parent)
+                self.commit_partial(name, self.create_partial(name), fill)
+            except StaleLink:
+                self.sharing.stop_linking_from(self.parent)
                 if staged.snapshot is not None:
                     raise
-                alone = Staged(
+                alone = StagedState(
                     staged.tree,
                     staged.whole or {},
                     shards.layout(staged.whole or {}),
@@ -340,9 +344,9 @@ class Store(Committing):
                 )
                 return self._commit(alone, name, facts, hooks)
             written = [key for shard in staged.shards for key in shard.keys]
-            self.sharing.note(staged.leaves, written, before)
+            self.sharing.note_written(staged.leaves, written, before)
             # the checkpoint is committed; the save that waits for this one will prune
-            with suppress(Abandoned):
+            with suppress(SaveAbandoned):
                 hooks.before_each()
                 self.apply_rule(name, hooks.leave)
         return self.index.checkpoint(name)
@@ -358,14 +362,14 @@ class Store(Committing):
 
         If the block raises, nothing is saved.
         """
-        name, facts = _name(step, "step"), Facts(metrics=metrics or {}, note=note)
-        partial = self.begin(name)
+        name, facts = _name(step, "step"), ManifestFields(metrics=metrics or {}, note=note)
+        partial = self.create_partial(name)
         try:
             yield partial
         except BaseException:
             disk.remove_tree(partial)
             raise
-        self.finish(
+        self.commit_partial(
             name,
             partial,
             lambda path: self.manifest(name, facts, make_durable(path, self.index.kind), {}, None),
@@ -382,19 +386,19 @@ class Store(Committing):
         """
         if self.ranks.leads:  # the others may not see it yet
             checkpoint = self[step]
-            with writing(self.root):
+            with translate_write_errors(self.root):
                 pins.pin(self.root, checkpoint)
 
     def unpin(self, step: int | str) -> None:
         """Undo `pin`: the rules may remove that checkpoint again."""
         if self.ranks.leads:
             name = self[step].path.name
-            with writing(self.root):
+            with translate_write_errors(self.root):
                 pins.unpin(self.root, name)
 
     def prunable(self, rule: Rule) -> list[Checkpoint]:
         """Return what `prune` would remove, oldest first."""
-        return pruning.prunable(self.index, rule)
+        return pruning.prunable_checkpoints(self.index, rule)
 
     def prune(self, rule: Rule) -> list[Checkpoint]:
         """Remove and return what `rule` does not keep, after the newest remaining one was read back
@@ -405,10 +409,10 @@ class Store(Committing):
         Raises:
             Damaged: the newest is damaged on the medium; nothing was removed.
         """
-        return self.prune_but(rule)
+        return self.prune_except(rule)
 
 
-def _name(step: int, phase: str) -> Name:
+def _name(step: int, phase: str) -> CheckpointName:
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
         raise UsageError(f"a step is a whole number from 0, not {step!r}")
-    return Name(step, phase)
+    return CheckpointName(step, phase)

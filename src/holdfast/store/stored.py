@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import Damaged
-from ..pages import Data, put
+from ..pages import Data, copy_over
 from ..state.codec import ITEMSIZE
 from . import reading
-from .boxes import Box, is_tiled, stretches
-from .format import Leaf
+from .boxes import Box, byte_ranges, is_tiled
+from .format import LeafEntry
 
 
-class _Readable:
-    """The methods that both kinds of handle have."""
+class _LeafHandle:
+    """The methods that handles of whole and of divided leaves share."""
 
     __slots__ = ()
 
@@ -47,26 +47,26 @@ class _Readable:
         for stored, data in wanted:
             if isinstance(stored, StoredLeaf):
                 straight.append((stored, data))
-            elif (places := _in_one_stretch(stored)) is not None:
+            elif (places := _contiguous_pieces(stored)) is not None:
                 straight += [
                     (leaf, data[start : start + leaf.size_bytes]) for leaf, start in places
                 ]
             else:
                 scattered.append((stored, data))
-        reading.fill(straight)
+        reading.read_leaves(straight)
         for stored, data in scattered:
-            _lay_out(stored, data)
+            _copy_pieces(stored, data)
 
 
-class StoredLeaf(_Readable):
+class StoredLeaf(_LeafHandle):
     """One leaf on disk. Every read is checked against its digest;
     on a difference it is read again from the medium.
     """
 
     __slots__ = ("attrs", "digest", "dtype", "key", "kind", "offset", "path", "shape", "size_bytes")
 
-    def __init__(self, folder: Path, key: str, entry: Leaf) -> None:
-        self.path, self.key, self.offset = _shard(folder, entry.shard), key, entry.offset
+    def __init__(self, folder: Path, key: str, entry: LeafEntry) -> None:
+        self.path, self.key, self.offset = _shard_path(folder, entry.shard), key, entry.offset
         self.kind, self.dtype, self.shape, self.attrs = (
             entry.kind,
             entry.dtype,
@@ -77,7 +77,7 @@ class StoredLeaf(_Readable):
 
 
 @lru_cache
-def _shard(folder: Path, name: str) -> Path:
+def _shard_path(folder: Path, name: str) -> Path:
     return folder / name  # return one object for the many leaves of a shard
 
 
@@ -92,7 +92,7 @@ class Piece(NamedTuple):
         return Box(self.at, tuple(self.leaf.shape))
 
 
-class StoredPieces(_Readable):
+class StoredPieces(_LeafHandle):
     """A leaf that several ranks hold, and wrote, in pieces. It is read like a leaf that was never
     divided.
 
@@ -103,7 +103,7 @@ class StoredPieces(_Readable):
     __slots__ = ("_find", "_pieces", "attrs", "dtype", "key", "kind", "own", "shape")
 
     def __init__(
-        self, key: str, facts: Leaf, own: Piece | None, find: Callable[[], Sequence[Piece]]
+        self, key: str, facts: LeafEntry, own: Piece | None, find: Callable[[], Sequence[Piece]]
     ) -> None:
         self.key, self.kind, self.dtype, self.own = key, facts.kind, facts.dtype, own
         self.shape: tuple[int, ...] = tuple(facts.attrs["of"])
@@ -162,15 +162,15 @@ def leaves_of(stored: Any) -> list[StoredLeaf]:
     return [stored] if isinstance(stored, StoredLeaf) else []
 
 
-def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
-    """Return its pieces with their offsets in the whole leaf if each is contiguous there;
-    else None.
+def _contiguous_pieces(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None:
+    """Return the pieces with their offsets in the whole leaf if each is contiguous there; else
+    None.
     """
     places = []
     for piece in stored.pieces:
         if piece.leaf.size_bytes == 0:
             continue
-        found = stretches(stored.shape, piece.box, stored.itemsize)
+        found = byte_ranges(stored.shape, piece.box, stored.itemsize)
         first = next(found)
         if first.size != piece.leaf.size_bytes:
             return None
@@ -178,25 +178,25 @@ def _in_one_stretch(stored: StoredPieces) -> list[tuple[StoredLeaf, int]] | None
     return places
 
 
-def _lay_out(stored: StoredPieces, data: Data) -> None:
-    """Copy piece by piece. This needs memory for one piece, and for the whole leaf if the target is
-    distant (not host memory).
+def _copy_pieces(stored: StoredPieces, data: Data) -> None:
+    """Copy the leaf into `data` piece by piece. This needs memory for one piece, and for the whole
+    leaf if the target is distant (not host memory).
     """
     target = data if isinstance(data, memoryview) else memoryview(bytearray(stored.size_bytes))
     for piece in stored.pieces:
         source = memoryview(piece.leaf.read())
-        for start, offset, size in stretches(stored.shape, piece.box, stored.itemsize):
+        for start, offset, size in byte_ranges(stored.shape, piece.box, stored.itemsize):
             target[start : start + size] = source[offset : offset + size]
     if target is not data:
-        put(data, target)
+        copy_over(data, target)
 
 
-def is_piece(entry: Leaf) -> bool:
+def is_piece(entry: LeafEntry) -> bool:
     """Whether the entry is one of several pieces of a leaf."""
     return "of" in entry.attrs
 
 
-def check_piece(entry: Leaf, where: object) -> None:
+def check_piece(entry: LeafEntry, where: object) -> None:
     """Raise Damaged unless a piece has a place in its leaf and lies inside it."""
     of, at, shape = entry.attrs.get("of"), entry.attrs.get("at"), entry.shape
     plain = all(

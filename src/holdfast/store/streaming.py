@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import Damaged
 from . import format, source
-from .boxes import stretches
+from .boxes import byte_ranges
 from .stored import Stored, StoredLeaf, StoredPieces
 
 CHUNK_BYTES = 1 << 20
@@ -25,12 +25,14 @@ def chunks(stored: Any) -> Iterator[bytearray]:
         Damaged: they differ from what was committed; that is known once a piece was read to its
             end.
     """
-    return evenly(
-        _in_order(stored) if isinstance(stored, StoredLeaf | StoredPieces) else stored.chunks()
+    return rechunk(
+        _parts_in_order(stored)
+        if isinstance(stored, StoredLeaf | StoredPieces)
+        else stored.chunks()
     )
 
 
-def evenly(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
+def rechunk(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearray]:
     """Yield the bytes of the parts; each chunk but the last has `CHUNK_BYTES`."""
     waiting = bytearray()
     for part in parts:
@@ -42,27 +44,27 @@ def evenly(parts: Iterable[bytes | bytearray | memoryview]) -> Iterator[bytearra
         yield waiting
 
 
-def _in_order(stored: Stored) -> Iterator[memoryview]:
+def _parts_in_order(stored: Stored) -> Iterator[memoryview]:
     if isinstance(stored, StoredLeaf):
-        yield from _PieceStream(stored, CHUNK_BYTES).take(stored.size_bytes)
+        yield from _PieceStream(stored, CHUNK_BYTES).read_next(stored.size_bytes)
         return
     readers = [_PieceStream(piece.leaf, _AHEAD_BYTES) for piece in stored.pieces]
-    places = [_places(stored, number) for number in range(len(readers))]
+    places = [_part_ranges(stored, number) for number in range(len(readers))]
     for _, number, size in heapq.merge(*places):
-        yield from readers[number].take(size)
+        yield from readers[number].read_next(size)
 
 
-def _places(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of one piece that lie together in the whole leaf:
-    where, the piece's number, how many bytes.
+def _part_ranges(stored: StoredPieces, number: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts of one piece that are contiguous in the whole leaf: offset, number of the
+    piece, number of bytes.
     """
-    for place in stretches(stored.shape, stored.pieces[number].box, stored.itemsize):
+    for place in byte_ranges(stored.shape, stored.pieces[number].box, stored.itemsize):
         yield place.start, number, place.size
 
 
 class _PieceStream:
-    """One piece of a leaf, which is read from its beginning to its end.
-    Its file is open only during a read.
+    """Reads one piece of a leaf from its beginning to its end. Its file is open only
+    during a read.
     """
 
     def __init__(self, leaf: StoredLeaf, ahead: int) -> None:
@@ -71,18 +73,18 @@ class _PieceStream:
         self._buffer = memoryview(b"")
         self._hasher = format.hasher(format.kind_of(leaf.digest))()
 
-    def take(self, size: int) -> Iterator[memoryview]:
+    def read_next(self, size: int) -> Iterator[memoryview]:
         """Yield the next `size` bytes."""
         while size:
             if not self._buffer:
-                self._buffer = memoryview(self._next())
+                self._buffer = memoryview(self._next_block())
             part, self._buffer = self._buffer[:size], self._buffer[size:]
             size -= part.nbytes
             yield part
 
-    def _next(self) -> bytes:
+    def _next_block(self) -> bytes:
         leaf = self._leaf
-        data = read(leaf, self._read, min(self._ahead, leaf.size_bytes - self._read))
+        data = read_unverified(leaf, self._read, min(self._ahead, leaf.size_bytes - self._read))
         self._hasher.update(data)
         self._read += len(data)
         if self._read == leaf.size_bytes and self._hasher.hexdigest() != leaf.digest:
@@ -93,8 +95,8 @@ class _PieceStream:
         return data
 
 
-def read(leaf: StoredLeaf, start: int, size: int) -> bytes:
-    """Return bytes of a leaf, which are not compared with its digest.
+def read_unverified(leaf: StoredLeaf, start: int, size: int) -> bytes:
+    """Return bytes of a leaf without comparing them with its digest.
 
     Raises:
         Damaged: the file ends before them.
@@ -113,16 +115,16 @@ def read(leaf: StoredLeaf, start: int, size: int) -> bytes:
     return data
 
 
-class Anywhere:
-    """Bytes of a leaf in any order. A few chunks of it are kept in memory."""
+class RandomAccess:
+    """Reads bytes of a leaf in any order. A few chunks of it are kept in memory."""
 
     def __init__(self, leaf: StoredLeaf) -> None:
         self._leaf = leaf
-        self._chunk = lru_cache(_BLOCKS)(self._load)
+        self._chunk = lru_cache(_BLOCKS)(self._load_chunk)
 
-    def _load(self, number: int) -> bytes:
+    def _load_chunk(self, number: int) -> bytes:
         start = number * CHUNK_BYTES
-        return read(self._leaf, start, min(CHUNK_BYTES, self._leaf.size_bytes - start))
+        return read_unverified(self._leaf, start, min(CHUNK_BYTES, self._leaf.size_bytes - start))
 
     def __call__(self, start: int, size: int) -> Iterator[bytes]:
         """Yield `size` bytes from `start` on."""

@@ -18,7 +18,7 @@ from ..children import processes
 from ..errors import Damaged, DiskError, NotFound, StoreError, UsageError
 from ..rules import Last
 from ..store.checkpoint import Checkpoint
-from ..store.format import MANIFEST, Name
+from ..store.format import MANIFEST, CheckpointName
 from ..store.store import Store
 from ..terminal import say, warn
 
@@ -74,7 +74,7 @@ class ProgramStore:
                 f"{self.store.root / 'quarantine'}: {', '.join(aside)}. "
                 "To start from scratch, give another --run"
             )
-        if gone := journal.unaccounted(journal.logs(self.store.root)):
+        if gone := journal.unaccounted_checkpoints(journal.logs(self.store.root)):
             raise StoreError(
                 f"{self.store.root}: checkpoints were saved, "
                 f"the last was {gone[-1]}, and none is there any more: put "
@@ -234,7 +234,7 @@ class ProgramStore:
             try:
                 with (
                     self.store.directory(step=step, note=note) as path,
-                    self.store.claim().acting("keep a checkpoint"),
+                    self.store.claim().translate_errors("keep a checkpoint"),
                 ):
                     if not copy_if_unchanged(found, path) or file_states(found.files) != now:
                         raise _ChangedDuringCopy
@@ -245,7 +245,7 @@ class ProgramStore:
             attempt.record(
                 "saved",
                 step=step,
-                checkpoint=str(Name(step)),
+                checkpoint=str(CheckpointName(step)),
                 save_s=round(time.monotonic() - began_s, 6),
             )
             attempt.flush()  # so that the journal is current even if the supervisor is killed later

@@ -17,16 +17,16 @@ from .keep import ProgramStore
 def format_last_line(kept: ProgramStore | None, run: Path | None, supervisor: Path) -> str:
     """Return how far the command came, and after how many starts. `supervisor`: our journal."""
     words = kept.describe_kept() if kept is not None else ""
-    found: list[starts.Start] = []
+    found: list[starts.ProgramStart] = []
     with suppress(OSError):  # without the journals the line is shorter
         events = journal.read(supervisor)
         found = (
-            starts.of_run(journal.logs(run), events)
+            starts.starts_of_run(journal.logs(run), events)
             if run is not None
-            else starts.of_command(events)
+            else starts.starts_of_command(events)
         )
     at = f" at step {found[-1].last:,}" if run is not None and found and found[-1].last else ""
-    return f"done{at} after {starts.summary(found)}{words}" if found else f"done{words}"
+    return f"done{at} after {starts.summarize(found)}{words}" if found else f"done{words}"
 
 
 def format_stop_message(

@@ -161,7 +161,7 @@ class Output:
         """Discard output to a full pipe from now on; return whether there is one."""
         full = [number for number in (1, 2) if not is_writable_now(number)]
         for number in full:
-            nothing = disk.nowhere()
+            nothing = disk.open_null()
             os.dup2(nothing, number)
             os.close(nothing)
         return bool(full)

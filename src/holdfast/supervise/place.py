@@ -48,7 +48,7 @@ class SupervisorDirectory:
         self._waiting: list[Event] = []
         self._beat_s, self._beats, self._asked = -BEAT_S, 0, False
         self.give_sign_of_life()  # before the line that a later start looks for
-        self.record("begin", supervisor=self._id, owner=owner.me(), **begin)
+        self.record("begin", supervisor=self._id, owner=owner.describe_this_process(), **begin)
 
     def give_sign_of_life(self) -> bool:
         """Write a sign of life now and then; return whether a later start of this job asks this one
@@ -177,7 +177,7 @@ def wait_for_earlier_starts(path: Path, told: Callable[[], object]) -> None:
     for begin in _unclosed_supervisors(path / JOURNAL):
         facts = begin.get("owner") or {}
         over = chain.job_is_over(facts, here)
-        if (over or owner.precedes(facts)) and not _is_proven_gone(begin):
+        if (over or owner.is_earlier_start(facts)) and not _is_proven_gone(begin):
             _wait_for_start(path, begin, told)
         if over and not told():
             _close_journal(path / JOURNAL, begin)
@@ -312,7 +312,7 @@ def _is_gone(begin: Event) -> bool:
     facts = begin.get("owner")
     if not isinstance(facts, dict) or os.environ.get("HOLDFAST_TAKE_OVER") == "1":
         return True
-    return owner.precedes(facts) or owner.is_me(facts) or _is_proven_gone(begin)
+    return owner.is_earlier_start(facts) or owner.is_me(facts) or _is_proven_gone(begin)
 
 
 def _is_proven_gone(begin: Event) -> bool:

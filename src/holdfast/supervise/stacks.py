@@ -56,7 +56,7 @@ class StackMemory:
         found: dict[int, str] = {}
         for pid in pids[:MOST]:
             text = ""
-            number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent(pid), 0)
+            number = numbers[pid] = signals.get(pid) or numbers.get(owner.parent_pid(pid), 0)
             if (
                 time.monotonic() < until
                 and not processes.is_stopped(pid)

@@ -16,7 +16,7 @@ from ..cluster.hold import HOLD
 from ..cluster.slurm import Queued
 from ..errors import ClusterError, Damaged, NotFinite, NotFound, StoreError, UsageError
 from ..inspect import mirrors, starts
-from ..inspect.starts import Start
+from ..inspect.starts import ProgramStart
 from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
 from ..run import unsound
@@ -60,7 +60,7 @@ class Status(NamedTuple):
     heard: float | None
     saved_step: int | None
     saved: float | None  # when that was
-    starts: list[Start]
+    starts: list[ProgramStart]
     summary: str
     output: str | None
     next: str  # what to type
@@ -110,7 +110,7 @@ def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status
     """
     events = _read_events(place.directory / JOURNAL) if place.directory is not None else []
     logs = _attempts_that_began(journal.logs(place.run)) if place.run is not None else []
-    found = starts.of_run(logs, events) if logs else starts.of_command(events)
+    found = starts.starts_of_run(logs, events) if logs else starts.starts_of_command(events)
     here = _queued_job(place, queued or [], found)
     # they are not in the queue any more
     over = place.submitted.jobs if queued is not None and here is None else ()
@@ -137,10 +137,10 @@ def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status
         saved.get("step"),
         saved.get("time"),
         found,
-        starts.summary(found) if found else "",
+        starts.summarize(found) if found else "",
         output,
         _next_command(place, state, events, output, logs),
-        mirrors.at_risk(mirrors.of_run(logs), saved.get("checkpoint")),
+        mirrors.at_risk(mirrors.mirrors_of_run(logs), saved.get("checkpoint")),
         bad_nodes.exclusions_in_force(events, time.time()),
         unsound.describe_newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
@@ -201,7 +201,7 @@ def _run_path(path: Path) -> Path | None:
 
 
 def _queued_job(
-    place: RunDirectories, queued: Sequence[Queued], found: Sequence[Start]
+    place: RunDirectories, queued: Sequence[Queued], found: Sequence[ProgramStart]
 ) -> Queued | None:
     """Return its job in the queue; of a chain's tasks the one at work before those that wait."""
     # a job that asked for its own requeue; while it runs, the run's journal knows more
@@ -289,7 +289,7 @@ def _steps_per_second(log: Log) -> float | None:
 
 
 def _output_path(
-    place: RunDirectories, queued: Queued | None, found: Sequence[Start]
+    place: RunDirectories, queued: Queued | None, found: Sequence[ProgramStart]
 ) -> str | None:
     """Return the file with the job's output, as the script names it."""
     script = job_leader.script_of(place.directory) if place.directory is not None else None

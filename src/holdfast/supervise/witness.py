@@ -12,7 +12,7 @@ from .. import disk, journal, scan
 from ..cluster import job_leader
 from ..errors import StoreError
 from ..journal import CLOSING, Event
-from ..store.format import Name, parse_name
+from ..store.format import CheckpointName, parse_name
 from ..store.store import Store
 from .causes import StartError
 
@@ -139,7 +139,7 @@ def _newest_order(run: Path) -> tuple[int, int]:
     before any other.
     """
     with suppress(StoreError, OSError):
-        return (parse_name(Store(run).latest().path.name) or Name(0)).order
+        return (parse_name(Store(run).latest().path.name) or CheckpointName(0)).order
     return (-1, 0)
 
 

@@ -27,13 +27,13 @@ from .. import scan
 from ..errors import Damaged, UsageError
 from ..run.run import Run, require_outside
 from ..state import nodes, tree
-from ..state.fill import whole
+from ..state.fill import read_whole
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.locate import locate
 from ..store.store import Store
-from .dcp_writer import done
-from .pieces import Cut
+from .dcp_writer import completed_future
+from .pieces import StoredSlice
 from .stored import DTYPES, TensorRestore, is_stored_tensor
 
 _Path = tuple[str | int, ...]
@@ -90,10 +90,10 @@ class Reader(StorageReader):
             NotFound: there is none.
         """
         if self._known is None:
-            self._known = self._selected()
+            self._known = self._select_checkpoint()
         return self._known
 
-    def _selected(self) -> Checkpoint:
+    def _select_checkpoint(self) -> Checkpoint:
         if self._id is None:
             return self._given or locate(self._path).select(self._step)
         name = format.parse_name(self._id)
@@ -109,16 +109,16 @@ class Reader(StorageReader):
         """Return all tensors and objects by DCP's names: the keys of their paths joined by dots."""
         if "rank" not in kwargs:  # with it, a load that has found no metadata asks once more
             self._id, self._is_reset = self._id if self._is_reset else None, False
-        self._known, self._values = self._selected(), {}
-        self._find(kwargs.get("rank") or 0)
+        self._known, self._values = self._select_checkpoint(), {}
+        self._index_values(kwargs.get("rank") or 0)
         return Metadata(
-            {name: _described(value) for name, value in self._values.items()},
+            {name: _dcp_metadata(value) for name, value in self._values.items()},
             planner_data=self._paths,
         )
 
     def set_up_storage_reader(self, *_: Any, **kwargs: Any) -> None:
         if not self._values:
-            self._find(kwargs.get("rank") or 0)
+            self._index_values(kwargs.get("rank") or 0)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -132,23 +132,23 @@ class Reader(StorageReader):
             value = self._values[item.storage_index.fqn]
             if is_stored_tensor(value):
                 target = planner.resolve_tensor(item).detach()
-                filling.part(_cut(item, value, target))
+                filling.read_part(_stored_slice(item, value, target))
                 targets.append((item, target))
             elif _is_view(value):
                 with torch.no_grad():
-                    planner.resolve_tensor(item).copy_(self._object(item)[_slices(item)])
+                    planner.resolve_tensor(item).copy_(self._read_object(item)[_slices(item)])
             else:
-                _put_object(planner, item, self._object(item))
-        filling.run()
+                _put_object(planner, item, self._read_object(item))
+        filling.read_all()
         for item, target in targets:
             planner.commit_tensor(item, target)
-        return done(None)
+        return completed_future(None)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return scan.is_dir(Path(checkpoint_id))
 
-    def _find(self, rank: int) -> None:
+    def _index_values(self, rank: int) -> None:
         """Find the handles and values that the rank saved, by name, and the path to each."""
         self.checkpoint.check_layout()
         self._view = self.checkpoint.as_rank(rank)
@@ -160,19 +160,21 @@ class Reader(StorageReader):
 
         traverse_state_dict(self._view.handles(placeholders=True), visit, _is_tensor)
 
-    def _object(self, item: ReadItem) -> Any:
+    def _read_object(self, item: ReadItem) -> Any:
         """Return what is saved under the item's name, in fresh memory, in its own types."""
         name = item.storage_index.fqn
-        node = nodes.at(self._view.tree, *(nodes.quoted(str(step)) for step in self._paths[name]))
+        node = nodes.node_at(
+            self._view.tree, *(nodes.quote_key(str(step)) for step in self._paths[name])
+        )
         if node is None and self._values[name] is not None:
             raise UsageError(
                 f"{name}: it lies under a key that DCP cannot name; load it by Store.load()"
             )
-        return whole(tree.unflatten(node, self._view.leaf, types=self._types))
+        return read_whole(tree.unflatten(node, self._view.leaf, types=self._types))
 
 
 def _is_view(value: Any) -> bool:
-    """Whether it is a tensor that shares its memory with others: unread."""
+    """Return whether the value is an unread tensor that shares its memory with others."""
     return isinstance(value, tree.Placeholder) and value.kind == "view"
 
 
@@ -180,7 +182,7 @@ def _is_tensor(value: Any) -> bool:
     return is_stored_tensor(value) or _is_view(value)
 
 
-def _described(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
+def _dcp_metadata(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
     if _is_view(value):
         shape = torch.Size(value.content["shape"])
         chunk = ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)
@@ -207,11 +209,11 @@ def _chunks(value: Any) -> Sequence[tuple[tuple[int, ...], tuple[int, ...], Any]
     return [(piece.at, tuple(piece.leaf.shape), piece.leaf) for piece in pieces]
 
 
-def _cut(item: ReadItem, value: Any, target: torch.Tensor) -> Cut:
+def _stored_slice(item: ReadItem, value: Any, target: torch.Tensor) -> StoredSlice:
     wanted = tuple(item.storage_index.offset or (0,) * len(value.shape))
     for at, _, leaf in _chunks(value):
         if at == wanted:
-            return Cut(target, leaf, _slices(item))
+            return StoredSlice(target, leaf, _slices(item))
     raise Damaged(f"leaf {value.key!r}: no piece of it begins at {wanted}")
 
 

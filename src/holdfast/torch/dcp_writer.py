@@ -25,16 +25,16 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from .. import scan
-from ..collective.rank_share import PartWriter, Seal, commit
+from ..collective.rank_share import PartSeal, PartWriter, commit_parts
 from ..errors import HoldfastError, UsageError
-from ..pages import pieces
+from ..pages import byte_pieces
 from ..run.run import Run, require_outside
 from ..state import tree
 from ..state.codec import Block, encode_leaf
-from ..store.attempt import appear
+from ..store.attempt import wait_until_visible
 from ..store.checkpoint import Checkpoint
-from ..store.format import Name
-from ..store.store import Facts, Store
+from ..store.format import CheckpointName
+from ..store.store import ManifestFields, Store
 
 CACHING = (
     "Writer: a planner with enable_plan_caching=True sends places of an earlier save; leave it out"
@@ -43,18 +43,18 @@ CACHING = (
 _Path = tuple[str | int, ...]
 
 
-class _SavePlace(NamedTuple):
+class _SaveDirectory(NamedTuple):
     """The directory of this save, and the numbers of the parts that a rank writes."""
 
     partial: str
     parts: tuple[int, ...]
 
 
-class _Report(NamedTuple):
+class _RankReport(NamedTuple):
     """What a rank sends to the coordinator after its writes."""
 
     # by part; without part 0, which is sealed after the objects of all ranks have arrived
-    seals: dict[int, Seal]
+    seals: dict[int, PartSeal]
     nodes: dict[str, Any]  # of objects that are not tensors, by their names in the plan
     blocks: dict[str, Any]  # their leaves, with bytes as data; the coordinator writes them
 
@@ -93,10 +93,10 @@ class Writer(StorageWriter):
             if isinstance(place, Run)
             else Store(place)
         )
-        self._step, self._facts = step, Facts(metrics=dict(metrics or {}), note=note)
+        self._step, self._facts = step, ManifestFields(metrics=dict(metrics or {}), note=note)
         require_outside(self._store.root, INSTEAD)
         self._owner = self._store
-        self._name: Name | None = None  # set on the coordinator only
+        self._name: CheckpointName | None = None  # set on the coordinator only
         self._coordinator = 0
         self._part: PartWriter | None = None  # part 0
         self._id: str | None = None
@@ -130,8 +130,8 @@ class Writer(StorageWriter):
             return
         self._coordinator = kwargs.get("rank") or 0
         require_outside(self._store.root, INSTEAD)
-        self._owner = self._store if self._given else _opened(self._store)
-        self._name = Name(self._chosen_step(), self._facts.phase)
+        self._owner = self._store if self._given else _open_store(self._store)
+        self._name = CheckpointName(self._step_of_save(), self._facts.phase)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -141,10 +141,10 @@ class Writer(StorageWriter):
             raise UsageError(CACHING)
         if self._name is None:
             raise UsageError("Writer: this process was not told that it is the coordinator")
-        partial = str(self._owner.begin(self._name))
-        numbered = zip(plans, _parts(plans, self._coordinator), strict=True)
+        partial = str(self._owner.create_partial(self._name))
+        numbered = zip(plans, _part_numbers(plans, self._coordinator), strict=True)
         return [
-            dataclasses.replace(plan, storage_data=_SavePlace(partial, parts))
+            dataclasses.replace(plan, storage_data=_SaveDirectory(partial, parts))
             for plan, parts in numbered
         ]
 
@@ -152,14 +152,14 @@ class Writer(StorageWriter):
         # refused here; otherwise only the second save would fail
         if getattr(planner, "_enable_plan_caching", False):
             raise UsageError(CACHING)
-        place: _SavePlace = plan.storage_data
-        appear(Path(place.partial))
+        place: _SaveDirectory = plan.storage_data
+        wait_until_visible(Path(place.partial))
         pieces_of: list[dict[str, Block]] = [{} for _ in place.parts]
-        objects, taken = tree.Flat({}, {}), Counter[str]()
+        objects, taken = tree.FlatState({}, {}), Counter[str]()
         for item in plan.items:
             path = _path(planner, item.index.fqn)
             if item.type == WriteItemType.BYTE_IO:
-                node, leaves, _ = _taken_apart(_object(planner, item), path)
+                node, leaves, _ = _flatten_object(_object(planner, item), path)
                 objects.tree[item.index.fqn] = node
                 objects.leaves.update(leaves)
             else:
@@ -175,22 +175,22 @@ class Writer(StorageWriter):
         raw: Mapping[str, Any] = objects.leaves
         sent = {
             key: replace(
-                block, data=b"".join(map(bytes, pieces(block.data))), attrs=dict(block.attrs)
+                block, data=b"".join(map(bytes, byte_pieces(block.data))), attrs=dict(block.attrs)
             )
             for key, block in raw.items()
         }
-        report = _Report(
+        report = _RankReport(
             {number: part.seal() for number, part in written.items()}, objects.tree, sent
         )
         results = [WriteResult(item.index, 0, None) for item in plan.items]
-        return done([*results, WriteResult(MetadataIndex(""), 0, report)])
+        return completed_future([*results, WriteResult(MetadataIndex(""), 0, report)])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         found = [
             each.storage_data
             for rank in results
             for each in rank
-            if isinstance(each.storage_data, _Report)
+            if isinstance(each.storage_data, _RankReport)
         ]
         if self._part is None or self._name is None:
             raise UsageError("Writer: finish() before write_data()")
@@ -204,10 +204,10 @@ class Writer(StorageWriter):
         paths: Mapping[str, _Path] = metadata.planner_data or {}
         for name in metadata.state_dict_metadata:
             nodes.setdefault(name, {"leaf": _key(paths.get(name, (name,)))})
-        body = _tree(
+        body = _build_tree(
             {paths.get(name, (name,)): nodes[name] for name in metadata.state_dict_metadata}
         )
-        commit(
+        commit_parts(
             self._owner,
             self._name,
             self._facts,
@@ -222,7 +222,7 @@ class Writer(StorageWriter):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return os.fspath(checkpoint_id).isdecimal()
 
-    def _chosen_step(self) -> int:
+    def _step_of_save(self) -> int:
         if self._step is not None:
             return self._step
         if self._id is None or not self._id.isdecimal():
@@ -236,15 +236,15 @@ class Writer(StorageWriter):
 _open: dict[Path, Store] = {}  # stores through which this process writes, until it ends
 
 
-def _opened(wanted: Store) -> Store:
-    """Return the store with which this process already writes there,
-    if any: a second one would be refused.
+def _open_store(wanted: Store) -> Store:
+    """Return the store with which this process already writes there, if any: a second one would be
+    refused.
     """
     known = _open.get(wanted.root)
     if (
         known is None
         or known.attempt is None
-        or known.attempt.inherited
+        or known.attempt.is_in_forked_child
         or not scan.is_dir(known.attempt.room)
     ):
         known = _open[wanted.root] = wanted
@@ -253,17 +253,17 @@ def _opened(wanted: Store) -> Store:
 
 
 @atexit.register
-def _give_back() -> None:
-    """Release the runs.
-    Otherwise a process on another machine would have to assume that this one is alive.
+def _release_runs() -> None:
+    """Release the runs that this process has claimed. Otherwise a process on another machine would
+    have to assume that this one is alive.
     """
     for store in _open.values():
-        if store.attempt is not None and not store.attempt.inherited:
+        if store.attempt is not None and not store.attempt.is_in_forked_child:
             with suppress(HoldfastError, OSError):
                 store.close()
 
 
-def _parts(plans: Sequence[SavePlan], coordinator: int) -> Iterator[tuple[int, ...]]:
+def _part_numbers(plans: Sequence[SavePlan], coordinator: int) -> Iterator[tuple[int, ...]]:
     """Yield the numbers of each rank's parts: one,
     and another for each further piece that it has of one tensor.
     """
@@ -283,7 +283,7 @@ def _path(planner: Any, name: str) -> _Path:
 
 def _key(path: _Path) -> str:
     """Return the key that `tree.flatten` would give."""
-    return "/".join(tree.quoted(str(step)) for step in path)
+    return "/".join(tree.quote_key(str(step)) for step in path)
 
 
 def _block(item: WriteItem, planner: SavePlanner, *, whole: bool) -> Block | None:
@@ -323,7 +323,7 @@ def _object(planner: Any, item: WriteItem) -> Any:
     return value
 
 
-def _taken_apart(value: Any, path: _Path) -> tree.Flat:
+def _flatten_object(value: Any, path: _Path) -> tree.FlatState:
     """Return the object's node,
     and its leaves under the keys that they would have in the whole state.
     """
@@ -333,23 +333,23 @@ def _taken_apart(value: Any, path: _Path) -> tree.Flat:
     node = flat.tree
     for step in path:
         node = node["dict"][str(step)]
-    return tree.Flat(node, flat.leaves)
+    return tree.FlatState(node, flat.leaves)
 
 
-def _tree(nodes: Mapping[_Path, Any]) -> Any:
+def _build_tree(nodes: Mapping[_Path, Any]) -> Any:
     """Build one tree from nodes and their paths; a number in a path is an index in a list."""
     if () in nodes:
         return nodes[()]
     inner: dict[str | int, dict[_Path, Any]] = {}
     for path, node in nodes.items():
         inner.setdefault(path[0], {})[path[1:]] = node
-    made = {step: _tree(rest) for step, rest in inner.items()}
+    made = {step: _build_tree(rest) for step, rest in inner.items()}
     if made and all(isinstance(step, int) for step in made):
         return [made[step] for step in sorted(made)]
     return {"dict": {str(step): node for step, node in made.items()}}
 
 
-def done(value: Any) -> Future[Any]:
+def completed_future(value: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(value)
     return future

@@ -1,5 +1,5 @@
-"""Gradients that a loop leaves at a safe point for its next step, as in its own gradient
-accumulation.
+"""GradientWatch: gradients that a loop leaves at a safe point for its next step, as in its own
+gradient accumulation.
 
 They are saved if a step was seen to add to the gradients of the step before. Until then they are
 saved after a step in which the optimizer did not step, unless such gradients were seen to be thrown
@@ -15,15 +15,15 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import unserializable_hook
 
-from .stored import TensorRestore, differing, is_stored_tensor
+from .stored import TensorRestore, is_stored_tensor, tensor_differences
 
 READ, DISCARDED = "read", "discarded"
 _LOOKS, _THEN_EACH = 8, 16  # steps at which numbers are read that were zero so far
 
 
 class GradientWatch:
-    """Whether a loop reads the gradients that its steps leave to one optimizer. Two hooks see it,
-    until that is known.
+    """Observes whether a loop uses the gradients that earlier steps left to one optimizer, by two
+    hooks, until that is known.
 
     Only the smallest parameter is watched; its last gradient is kept as long as the comparison
     needs it.
@@ -47,10 +47,10 @@ class GradientWatch:
 
     @property
     def is_saved(self) -> bool:
-        """Whether the gradients belong to the state."""
+        """Return whether the gradients belong to the saved state."""
         return self.is_read or self._may_be_read
 
-    def at_safe_point(self, optimizer: Optimizer) -> bool:
+    def detect_use(self, optimizer: Optimizer) -> bool:
         """Return whether this step is the first to show that the loop uses gradients of the step
         before.
         """
@@ -58,7 +58,7 @@ class GradientWatch:
             return False
         left = self._left
         if self._reads and left is not None and left._version > self._version:  # noqa: SLF001
-            self._is_found()
+            self._note_use()
             return True
         if left is not None and self._is_untouched(left):
             return False  # no step since: an epoch's end is like the point after its last batch
@@ -75,26 +75,28 @@ class GradientWatch:
         return same and not self._stepped
 
     @property
-    def are(self) -> str | None:
-        """How the loop treats gradients that no step has used: it "read" or "discarded" them."""
+    def observed_use(self) -> str | None:
+        """Return what the loop does with gradients that no step has used: it "read" or "discarded"
+        them.
+        """
         return READ if self.is_read else DISCARDED if self._is_lost else None
 
-    def goes_on(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
+    def resume(self, optimizer: Optimizer, are: str | None, *, pending: bool) -> None:
         """Take over the observations of the resumed run.
         `pending`: its gradients have been restored.
         """
         self._reads = self._stepped = False
         if are == READ or self.is_read:
-            self._is_found()
+            self._note_use()
         else:
             self._is_lost, self._may_be_read = are == DISCARDED, pending
             self._watch(optimizer)
 
-    def _is_found(self) -> None:
+    def _note_use(self) -> None:
         self.is_read = True
-        self.end()
+        self.remove_hooks()
 
-    def end(self) -> None:
+    def remove_hooks(self) -> None:
         """Remove the hooks."""
         for hook in (self._steps, self._hook):
             if hook is not None:
@@ -108,7 +110,7 @@ class GradientWatch:
                 if self._hook is not None:
                     self._hook.remove()
                 self._probe, self._used = found[0], None
-                self._hook = found[0].register_hook(self._before)  # type: ignore[no-untyped-call]
+                self._hook = found[0].register_hook(self._before_backward)  # type: ignore[no-untyped-call]
         self._left = None if self._probe is None else self._probe.grad
         # before the probe was known
         if self._left is not None and self._stepped and self._used is None:
@@ -128,8 +130,8 @@ class GradientWatch:
             self._used = self._probe.grad, self._probe.grad._version  # noqa: SLF001
 
     @unserializable_hook  # type: ignore[untyped-decorator]  # a parameter that goes to another process has no run there
-    def _before(self, _: torch.Tensor) -> None:
-        """Called before a backward adds to the probe's gradient."""
+    def _before_backward(self, _: torch.Tensor) -> None:
+        """Observe a gradient just before a backward pass adds to it."""
         left, first = self._left, self._first
         if torch.compiler.is_compiling() or left is None or self._probe is None:
             return
@@ -143,7 +145,7 @@ class GradientWatch:
             self._reads = bool(left.any())
 
     def _is_filled(self, left: torch.Tensor) -> bool:
-        """Whether the gradient has numbers other than zeros. After many steps with zeros the
+        """Return whether the gradient has numbers other than zeros. After many steps with zeros the
         numbers are not read any more.
         """
         if self._zeros >= _LOOKS and self._zeros % _THEN_EACH:
@@ -155,13 +157,15 @@ class GradientWatch:
 
 
 def capture(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """The gradients by the numbers of their parameters, by reference; none if all are zero."""
-    found = of(parameters(optimizer))
+    """Return the gradients by the numbers of their parameters, by reference; none if all
+    are zero.
+    """
+    found = gradients_of(parameters(optimizer))
     return found if any(bool(each.any()) for each in found.values()) else {}
 
 
-def of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The gradients of these parameters by their numbers: wrappers change names."""
+def gradients_of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the gradients of these parameters by their numbers: wrappers change names."""
     found = ((number, each.grad) for number, each in enumerate(those))
     return {
         str(number): each
@@ -171,33 +175,33 @@ def of(those: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each stored gradient that no parameter here can have."""
+    """Yield one line for each stored gradient that no parameter here can have."""
     here = {str(number): each for number, each in enumerate(parameters(optimizer))}
     for number, each in stored.items():
         if number in here:
-            yield from differing(f"gradients/{number}", each, here[number])
+            yield from tensor_differences(f"gradients/{number}", each, here[number])
         else:
             yield f"gradients/{number}: only in the checkpoint"
 
 
-def put(those: Iterable[torch.Tensor], stored: Mapping[str, Any]) -> None:
-    """Give these parameters the stored gradients, and the others none."""
+def set_gradients(those: Iterable[torch.Tensor], stored: Mapping[str, Any]) -> None:
+    """Set the stored gradients on these parameters; clear the gradients of the others."""
     filling = TensorRestore()
     for number, parameter in enumerate(those):
         each = stored.get(str(number))
         if is_stored_tensor(each):
-            parameter.grad = filling.fresh(each, parameter.device, parameter)
+            parameter.grad = filling.read_new(each, parameter.device, parameter)
         else:
             parameter.grad = None if each is None else each.to(parameter.device)
-    filling.run()
+    filling.read_all()
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """Its parameters, in the order of their numbers."""
+    """Yield the optimizer's parameters, in the order of their numbers."""
     return (each for group in optimizer.param_groups for each in group["params"])
 
 
 def _with_gradients(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The smallest first."""
+    """Return the parameters that have gradients, the smallest first."""
     those = [each for each in parameters(optimizer) if each.requires_grad and each.is_leaf]
-    return sorted((each for each in those if of([each])), key=torch.Tensor.numel)
+    return sorted((each for each in those if gradients_of([each])), key=torch.Tensor.numel)

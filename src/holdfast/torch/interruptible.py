@@ -1,5 +1,5 @@
-"""Shared by the samplers: the order of an epoch,
-and a position in it that is the same on every rank.
+"""The base of the samplers: the order of an epoch, and a position in it that is the same on every
+rank.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.sampler import require_same_order
 from ..errors import Mismatch, UsageError
 
@@ -20,8 +20,8 @@ CHUNK = 16_384  # indices that are converted to Python integers at once
 
 
 class ResumableOrder:
-    """The order of each epoch, as of torch's DistributedSampler: it depends on (length, seed,
-    epoch).
+    """The order of each epoch, like that of torch's DistributedSampler: it depends on (length,
+    seed, epoch).
 
     The last one is kept.
     """
@@ -31,7 +31,7 @@ class ResumableOrder:
         self.seed, self.shuffle = seed, shuffle
         self._last: dict[int, torch.Tensor] = {}
 
-    def of(self, epoch: int) -> torch.Tensor:
+    def epoch_order(self, epoch: int) -> torch.Tensor:
         if epoch not in self._last:
             drawn = torch.Generator().manual_seed(self.seed + epoch)
             order = (
@@ -44,7 +44,7 @@ class ResumableOrder:
 
     def walk(self, epoch: int, places: range) -> Iterator[int]:
         """Return the values at `places`; places beyond the end continue at the beginning."""
-        order = self.of(epoch)
+        order = self.epoch_order(epoch)
         for first in range(0, len(places), CHUNK):
             some = places[first : first + CHUNK]
             yield from order[torch.arange(some.start, some.stop, some.step) % self.length].tolist()
@@ -59,7 +59,7 @@ class ResumableOrder:
 
 
 class Interruptible:
-    """An epoch, a position in it, and the state of a sampler."""
+    """The base of samplers that resume: an epoch, a position in it, and a state_dict()."""
 
     epoch = 0
 
@@ -69,12 +69,12 @@ class Interruptible:
         self._advanced = False  # advance() has counted samples or batches
 
     @abstractmethod
-    def _go(self, epoch: int, position: Any) -> None: ...
+    def _set_position(self, epoch: int, position: Any) -> None: ...
 
     @property
     @abstractmethod
     def remaining(self) -> int:
-        """Number of samples or batches that this rank still takes in this epoch."""
+        """The number of samples or batches that this rank still takes in this epoch."""
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch: at its start, unless the sampler is in this epoch already."""
@@ -98,7 +98,7 @@ class Interruptible:
         """Set the position; from now on the caller counts (`run.batches` does),
         and `advance` does nothing.
         """
-        self._go(epoch, position)
+        self._set_position(epoch, position)
         self._counted, self._advanced = True, False
 
     def describe(self) -> dict[str, Any]:
@@ -142,18 +142,18 @@ class Interruptible:
             self._begin(epoch + 1 if position else epoch)
         else:
             self._begin(epoch)
-            self._go(epoch, position)
+            self._set_position(epoch, position)
 
     @abstractmethod
     def _position(self) -> Any:
         """The position as in `state_dict`; false at the start of an epoch."""
 
     def _begin(self, epoch: int) -> None:
-        self._go(epoch, type(self._position())())  # 0 samples, or no batches
+        self._set_position(epoch, type(self._position())())  # 0 samples, or no batches
         self._counted = self._advanced = False
 
-    def _require(self, more: int, unit: str) -> bool:
-        """Whether advance() must count `more`; not if the caller of seek() counts.
+    def _must_count(self, more: int, unit: str) -> bool:
+        """Return whether advance() must count `more`; false if the caller of seek() counts.
 
         Raises:
             UsageError: fewer are left.
@@ -170,7 +170,7 @@ class Interruptible:
         self._advanced = self._advanced or more > 0
         return True
 
-    def _iterated(self) -> None:
+    def _note_iteration(self) -> None:
         """Note that an iteration begins.
 
         Raises:
@@ -191,4 +191,4 @@ def _shuffle_name() -> str:
     torch does not promise that a later version draws the same order.
     """
     drawn = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
-    return f"torch.randperm {key(*drawn):016x}"
+    return f"torch.randperm {derive_key(*drawn):016x}"

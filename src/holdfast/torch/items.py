@@ -8,15 +8,17 @@ from collections.abc import Callable
 
 import torch
 
-from ..pages import PIECE_BYTES, Data, Distant, Wait, address, copy, settle, slabs
+from ..pages import PIECE_BYTES, Data, DistantBytes, Wait, address, await_copy, copy, slabs
 from . import staging
 
 # torch copies these in any layout
 CARRIERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Now:
-    """Work in progress on each device when a state was flattened."""
+class DeviceMoments:
+    """For each device, a point in its work: where it was when a state was flattened. Copies begin
+    after it.
+    """
 
     def __init__(self) -> None:
         self._moments: dict[torch.device, staging.Moment] = {}
@@ -27,7 +29,7 @@ class Now:
         return self._moments[device]
 
 
-def data(tensor: torch.Tensor, now: Now) -> Data:
+def tensor_data(tensor: torch.Tensor, now: DeviceMoments) -> Data:
     """Return the bytes of a tensor in C order: its own memory;
     distant if on a device or in another order.
     """
@@ -35,9 +37,9 @@ def data(tensor: torch.Tensor, now: Now) -> Data:
     if not tensor.numel() or (tensor.is_cpu and tensor.is_contiguous() and not is_lazy):
         return memory(tensor)
     if not tensor.is_cuda:
-        return Distant(TensorItems(tensor, _copied), tensor.nbytes)
+        return DistantBytes(TensorItems(tensor, _copy_now), tensor.nbytes)
     device = tensor.device
-    return Distant(
+    return DistantBytes(
         TensorItems(tensor, now.moment(device).copy),
         tensor.nbytes,
         pin=lambda memory: staging.pin(memory, device),
@@ -86,7 +88,7 @@ class TensorItems:
             odd = whole[at : at + PIECE_BYTES]
             even = memory(torch.empty(odd.nbytes, dtype=torch.uint8))
             copy(even, odd)
-            settle(self._each(start + at, even, move))
+            await_copy(self._each(start + at, even, move))
             if back:
                 copy(odd, even)
         return None
@@ -118,12 +120,12 @@ class TensorItems:
         except (
             BaseException
         ):  # the device is full: pending work must end before its memory is freed
-            settle(wait)
+            await_copy(wait)
             raise
         return wait
 
 
-def _copied(target: torch.Tensor, source: torch.Tensor) -> None:
+def _copy_now(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 
 
@@ -133,7 +135,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
     """
     size = tensor.nbytes
     return (
-        window(tensor.data_ptr(), size, tensor.untyped_storage())
+        memory_at(tensor.data_ptr(), size, tensor.untyped_storage())
         if size
         else memoryview(bytearray())
     )
@@ -149,7 +151,7 @@ class _Memory(ctypes.Array[ctypes.c_ubyte]):
     owner: object
 
 
-def window(address: int, size: int, owner: object) -> memoryview:
+def memory_at(address: int, size: int, owner: object) -> memoryview:
     whole = _Memory.from_address(address)
     whole.owner = owner
     return memoryview(whole).cast("B")[:size]

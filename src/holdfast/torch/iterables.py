@@ -1,4 +1,4 @@
-"""How a loop walks a DataLoader over an IterableDataset: only the dataset knows its order."""
+"""Feeds for a DataLoader over an IterableDataset: only the dataset knows its order."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..data.facts import FeedPosition, LoaderFacts
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
-from .twin import draw_seed_of_workers, facts_of, torchdatas, twin_of
+from .loader_clone import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
 from .workers import iterate
 
 _NOTHING = object()
 
 
-def unknown_stream(dataset: Any) -> Any:
-    """Return its class, unless its kind promises that it yields the same again."""
+def unproven_dataset(dataset: Any) -> Any:
+    """Return the dataset's class, unless that is known to yield the same samples again."""
     return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
 
 
 class IterableFeed(ReplayFeed):
-    """An IterableDataset without a state, or in workers:
-    the consumed batches are read again and compared.
+    """The feed of an IterableDataset without a state, or in workers: the consumed batches are read
+    again and compared.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
         # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
         self.remembers = not loader.num_workers or loader.persistent_workers
-        super().__init__(twin_of(loader))
+        super().__init__(clone_loader(loader))
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -41,16 +41,16 @@ class IterableFeed(ReplayFeed):
         first = position is None and not self._passes
         return {"draws": first or not self._users.persistent_workers}
 
-    def _begin(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
-        seed = key("workers", self._seed, epoch)
+    def _begin_pass(self, epoch: int, memory: FeedPosition, *, again: bool) -> Iterator[Any]:
+        seed = derive_key("workers", self._seed, epoch)
         if memory.get("draws", True) and not (again and self._users.generator is not None):
             draw_seed_of_workers(self._users, self._loader, seed)
         else:
             self._loader.generator.manual_seed(seed)
         return iterate(self._loader)
 
-    def _unknown(self) -> Any:
-        return unknown_stream(self._users.dataset)
+    def _unproven_code(self) -> Any:
+        return unproven_dataset(self._users.dataset)
 
     def _roots(self) -> list[Any]:
         return [self._users.dataset]
@@ -63,36 +63,38 @@ class IterableFeed(ReplayFeed):
 
 
 class DatasetFeed(StatefulFeed):
-    """An IterableDataset with a state: the dataset's own without workers, that of torchdata's
-    loader with them.
+    """The feed of an IterableDataset with a state: the dataset's own without workers, that of
+    torchdata's loader with them.
     """
 
     def __init__(self, loader: Any, seed: int) -> None:
         dataset = loader.dataset
-        watched = dataset if isinstance(dataset, IterDataPipe) else _Watched(dataset)
+        watched = dataset if isinstance(dataset, IterDataPipe) else _EndTrackingDataset(dataset)
         self._users = loader
         self._seed = seed
         if loader.num_workers:
-            kind, steps = torchdatas("StatefulDataLoader"), loader.snapshot_every_n_steps
+            kind, steps = torchdata_class("StatefulDataLoader"), loader.snapshot_every_n_steps
             super().__init__(
-                twin_of(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
+                clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
             )
         else:
-            super().__init__(twin_of(loader, dataset=watched), watched)
+            super().__init__(clone_loader(loader, dataset=watched), watched)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
 
-    def _begin(self, *, first: bool) -> Iterator[Any]:
+    def _begin_pass(self, *, first: bool) -> Iterator[Any]:
         if first or not self._users.persistent_workers:
-            draw_seed_of_workers(self._users, self._loader, key("workers", self._seed, self._epoch))
-        return super()._begin(first=first)
+            draw_seed_of_workers(
+                self._users, self._loader, derive_key("workers", self._seed, self._epoch)
+            )
+        return super()._begin_pass(first=first)
 
-    def _generator(self) -> dict[str, Any]:
+    def _generator_state(self) -> dict[str, Any]:
         return {}  # it draws only the seed of workers
 
 
-class _Watched(IterableDataset[Any]):
+class _EndTrackingDataset(IterableDataset[Any]):
     """A dataset whose state records whether its pass is over.
 
     A short last batch ends the pass before it is returned, and a dataset may then have gone back to
@@ -111,7 +113,7 @@ class _Watched(IterableDataset[Any]):
         if loaded is not None and loaded["iterator"] is not None:
             self._iterator.load_state_dict(loaded["iterator"])
         if loaded is not None and loaded["ended"]:
-            return self._left(loaded)
+            return self._end_pass(loaded)
         return self._pass(self._iterator)
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,8 +129,10 @@ class _Watched(IterableDataset[Any]):
         self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         self._iterator, self._loaded, self._ended = None, state, state["ended"]
 
-    def _left(self, loaded: FeedPosition) -> Iterator[Any]:
-        """End this pass: the next one is new, whether or not the dataset had gone back."""
+    def _end_pass(self, loaded: FeedPosition) -> Iterator[Any]:
+        """End this pass, so that the next one is new, whether or not the dataset had gone back to
+        its beginning.
+        """
         if next(self._iterator, _NOTHING) is not _NOTHING:
             self._dataset.load_state_dict(copy.deepcopy(loaded["dataset"]))
         self._ended = True

@@ -13,19 +13,19 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import UNSOUND, Blank, Block, LeafReader, Node, Share
+from ..state.codec import UNSOUND, Block, LeafReader, Node, PendingLeaf, SharedBlock
 from . import pieces
-from .items import Now, data, memory, window
-from .stored import DTYPES, TensorRestore, are_sizes, checked, empty, is_dense
-from .stored import differing as tensors_differing
+from .items import DeviceMoments, memory, memory_at, tensor_data
+from .stored import DTYPES, TensorRestore, dtype_and_stride, empty_tensor, is_dense, is_size_list
+from .stored import tensor_differences as tensors_differing
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLAIN = (torch.Tensor, Parameter)
 
 
-def node(value: Any) -> Node | None:
+def encode_node(value: Any) -> Node | None:
     if isinstance(value, torch.Tensor):
-        reason = _refusal(value)
+        reason = _why_not_saved(value)
         if reason:
             raise UsageError(reason)
         return None
@@ -40,12 +40,12 @@ def node(value: Any) -> Node | None:
     raise UsageError("")
 
 
-def _refusal(tensor: torch.Tensor) -> str:
+def _why_not_saved(tensor: torch.Tensor) -> str:
     """Why `tensor` cannot be saved; empty if it can."""
     if type(tensor) not in _PLAIN:
-        held = pieces.local(tensor)
-        return pieces.refusal(tensor) or (
-            _refusal(held) if type(held) in _PLAIN else "its piece here is no plain tensor"
+        held = pieces.local_tensor(tensor)
+        return pieces.why_not_saved(tensor) or (
+            _why_not_saved(held) if type(held) in _PLAIN else "its piece here is no plain tensor"
         )
     if tensor.is_quantized:
         return "it is quantized: save tensor.int_repr() and its scales"
@@ -63,39 +63,41 @@ def _refusal(tensor: torch.Tensor) -> str:
     return "its storage has been freed: gather it first" if freed else ""
 
 
-def value(tag: str, content: Any) -> Any:
+def decode_node(tag: str, content: Any) -> Any:
     return _VALUES[tag](content)
 
 
-def shares(tensors: Sequence[torch.Tensor]) -> list[Share]:
+def group_into_blocks(tensors: Sequence[torch.Tensor]) -> list[SharedBlock]:
     """Return one block for each tensor, one for all tied tensors,
     and one flat block for views that overlap.
     """
-    found: list[Share | None] = [None] * len(tensors)
-    now = Now()
-    for group in _overlapping([pieces.local(tensor) for tensor in tensors]):
-        found[group[0]] = _share(group, [tensors[index] for index in group], now)
+    found: list[SharedBlock | None] = [None] * len(tensors)
+    now = DeviceMoments()
+    for group in _group_overlapping([pieces.local_tensor(tensor) for tensor in tensors]):
+        found[group[0]] = _shared_block(group, [tensors[index] for index in group], now)
     return [share for share in found if share is not None]
 
 
-def _share(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
+def _shared_block(
+    group: Sequence[int], members: Sequence[torch.Tensor], now: DeviceMoments
+) -> SharedBlock:
     if len(members) == 1 or len({_layout(tensor) for tensor in members}) == 1:
-        return Share(_encode(members, now), dict.fromkeys(group))
+        return SharedBlock(_encode(members, now), dict.fromkeys(group))
     if any(map(pieces.is_dtensor, members)):
         raise UsageError("a DTensor shares its memory with a tensor of another layout: clone one")
-    return _flat(group, members, now)
+    return _flat_block(group, members, now)
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Find the tied ones among overlapping tensors: two with one layout have the same numbers."""
     if pieces.is_dtensor(tensor):
-        return *_layout(pieces.local(tensor)), *pieces.box(tensor), *tensor.shape
+        return *_layout(pieces.local_tensor(tensor)), *pieces.local_box(tensor), *tensor.shape
     shape, stride = tuple(tensor.shape), tensor.stride()
     strides = tuple(step if extent > 1 else 1 for extent, step in zip(shape, stride, strict=True))
     return tensor.data_ptr(), tensor.dtype, shape, strides
 
 
-def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+def _group_overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
     """Return indices in groups that share bytes, each in order."""
     memories: dict[tuple[str, int] | None, list[tuple[int, int, int]]] = {}
     for index, tensor in enumerate(tensors):
@@ -108,10 +110,10 @@ def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
         start = tensor.data_ptr()
         memories.setdefault(where, []).append((start, start + _span_bytes(tensor), index))
     for placed in memories.values():
-        yield from _touching(sorted(placed))
+        yield from _group_touching(sorted(placed))
 
 
-def _touching(placed: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
+def _group_touching(placed: Sequence[tuple[int, int, int]]) -> Iterator[list[int]]:
     group: list[int] = []
     reached = 0
     for start, stop, index in placed:
@@ -127,27 +129,27 @@ def _span_bytes(tensor: torch.Tensor) -> int:
     """Number of bytes from its first item to the end of its last."""
     if tensor.is_contiguous():
         return tensor.nbytes
-    return _items(tensor.shape, tensor.stride()) * tensor.element_size()
+    return _span_items(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
-def _items(shape: Sequence[int], stride: Sequence[int]) -> int:
+def _span_items(shape: Sequence[int], stride: Sequence[int]) -> int:
     """Return the bytes from the first in memory to the last, including gaps."""
     return 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
 
 
-def _encode(tied: Sequence[torch.Tensor], now: Now) -> Block:
+def _encode(tied: Sequence[torch.Tensor], now: DeviceMoments) -> Block:
     first, divided = tied[0], False
     attrs = _attrs(tied) | _device(first)
     if pieces.is_dtensor(first) and (divided := pieces.is_divided(first)):
-        attrs |= pieces.place(first)
-    tensor = pieces.local(first)
+        attrs |= pieces.piece_attributes(first)
+    tensor = pieces.local_tensor(first)
     shape, contiguous = tuple(tensor.shape), tensor.is_contiguous()
     # even if only dimensions of one item differ: they reveal channels_last, which selects kernels
     if (1 in shape or not contiguous) and tensor.numel() and not divided:
         stride = tensor.stride()
         if stride != _c_stride(shape) and is_dense(shape, stride):
             attrs["stride"] = list(stride)
-    return Block("torch", NAMES[tensor.dtype], shape, data(tensor, now), attrs)
+    return Block("torch", NAMES[tensor.dtype], shape, tensor_data(tensor, now), attrs)
 
 
 def _attrs(tied: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -165,7 +167,9 @@ def _device(tensor: torch.Tensor) -> dict[str, str]:
     return {} if tensor.is_cpu else {"device": str(tensor.device)}
 
 
-def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Share:
+def _flat_block(
+    group: Sequence[int], members: Sequence[torch.Tensor], now: DeviceMoments
+) -> SharedBlock:
     """Return the bytes from the first to the last that any member uses,
     and each member as a view of them.
     """
@@ -187,45 +191,45 @@ def _flat(group: Sequence[int], members: Sequence[torch.Tensor], now: Now) -> Sh
             "offset": offset,
             **_attrs([tensor]),
         }
-    whole = _raw(members, start, stop, now)
+    whole = _span_data(members, start, stop, now)
     if pad:
         whole = memoryview(bytes(pad) + bytes(whole))
-    return Share(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
+    return SharedBlock(Block("torch", "uint8", (whole.nbytes,), whole, _device(members[0])), views)
 
 
-def _raw(members: Sequence[torch.Tensor], start: int, stop: int, now: Now) -> Data:
+def _span_data(members: Sequence[torch.Tensor], start: int, stop: int, now: DeviceMoments) -> Data:
     first = members[0]
     if first.device.type == "cpu":
-        return window(start, stop - start, [member.untyped_storage() for member in members])
+        return memory_at(start, stop - start, [member.untyped_storage() for member in members])
     storage = first.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=first.device)
     flat.set_(storage, start - storage.data_ptr(), (stop - start,), (1,))
-    return data(flat, now)
+    return tensor_data(flat, now)
 
 
 def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
-def blank(stored: LeafReader) -> Blank:
-    tensor = empty(stored, torch.device("cpu"))  # if memory is short this fails: no damage
-    held = memory(tensor) if tensor.is_contiguous() else data(tensor, Now())
-    return Blank(held, lambda: _dressed(tensor, stored))
+def allocate_leaf(stored: LeafReader) -> PendingLeaf:
+    tensor = empty_tensor(stored, torch.device("cpu"))  # if memory is short this fails: no damage
+    held = memory(tensor) if tensor.is_contiguous() else tensor_data(tensor, DeviceMoments())
+    return PendingLeaf(held, lambda: _apply_attrs(tensor, stored))
 
 
-def mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
-    dtype, stride = checked(stored)
+def build_mapped(stored: LeafReader, data: memoryview) -> torch.Tensor | None:
+    dtype, stride = dtype_and_stride(stored)
     if stride is not None or not data:
         return None
     raw = torch.frombuffer(data, dtype=torch.uint8)
     return (
         None
         if raw.data_ptr() % dtype.itemsize
-        else _dressed(raw.view(dtype).view(stored.shape), stored)
+        else _apply_attrs(raw.view(dtype).view(stored.shape), stored)
     )
 
 
-def unfit(live: Any) -> str:
+def why_not_in_place(live: Any) -> str:
     if not isinstance(live, torch.Tensor):
         return "it is no tensor"
     if live.grad_fn is not None:
@@ -238,30 +242,30 @@ def unfit(live: Any) -> str:
     return (
         "several of its items are one in memory: clone() has a place for each"
         if twice
-        else _refusal(live)
+        else _why_not_saved(live)
     )
 
 
-def differing(live: Any, stored: Any) -> list[str]:
+def list_differences(live: Any, stored: Any) -> list[str]:
     if not isinstance(live, torch.Tensor):
         return ["a tensor in the checkpoint, none here"]
     return [line.removeprefix(": ") for line in tensors_differing("", stored, live)]
 
 
-def fill(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
+def fill_in_place(pairs: Sequence[tuple[torch.Tensor, Any]]) -> None:
     filling = TensorRestore()
     for live, stored in pairs:
         if live is not stored:
-            filling.into(live.detach(), stored)
-    filling.run()
+            filling.read_into(live.detach(), stored)
+    filling.read_all()
 
 
-def span(live: Any) -> tuple[int, int]:
-    held = pieces.local(live)
+def memory_span(live: Any) -> tuple[int, int]:
+    held = pieces.local_tensor(live)
     return held.data_ptr(), held.data_ptr() + (_span_bytes(held) if held.numel() else 0)
 
 
-def forms(rows: list[Any]) -> list[Any] | None:
+def stacking_forms(rows: list[Any]) -> list[Any] | None:
     return [(each.dtype, each.shape) for each in rows] if all(map(_can_be_stacked, rows)) else None
 
 
@@ -277,27 +281,27 @@ def _can_be_stacked(tensor: Any) -> bool:
     )
 
 
-def identities(tensors: list[Any]) -> list[Any]:
-    """Of their memory: two tensors may share it."""
-    return [("torch", pieces.local(each).untyped_storage().data_ptr()) for each in tensors]
+def memory_identities(tensors: list[Any]) -> list[Any]:
+    """Return what identifies each tensor's memory: two tensors may share it."""
+    return [("torch", pieces.local_tensor(each).untyped_storage().data_ptr()) for each in tensors]
 
 
-def stacked(rows: list[torch.Tensor]) -> torch.Tensor:
+def stack(rows: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def unstacked(tensor: torch.Tensor) -> list[torch.Tensor]:
+def unstack(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [each.clone() for each in tensor.unbind()]
 
 
-def lives(live: Any) -> Callable[[], bool]:
+def memory_watcher(live: Any) -> Callable[[], bool]:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    reference: Any = StorageWeakRef(pieces.local(live).untyped_storage())  # type: ignore[no-untyped-call]
+    reference: Any = StorageWeakRef(pieces.local_tensor(live).untyped_storage())  # type: ignore[no-untyped-call]
     return lambda: not reference.expired()
 
 
-def refill(live: Any, stored: Any) -> bool:
+def refill_generator(live: Any, stored: Any) -> bool:
     if (
         type(live) is not torch.Generator
         or type(stored) is not torch.Generator
@@ -308,14 +312,14 @@ def refill(live: Any, stored: Any) -> bool:
     return True
 
 
-def _dressed(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:
+def _apply_attrs(tensor: torch.Tensor, stored: LeafReader) -> torch.Tensor:
     try:
-        return _as_described(tensor, stored.attrs)
+        return _with_attrs(tensor, stored.attrs)
     except UNSOUND as error:
         raise Damaged(f"leaf {stored.key!r}: {error}") from error
 
 
-def _as_described(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
+def _with_attrs(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tensor:
     if not attrs:
         return tensor
     requires_grad = attrs.get("requires_grad") is True
@@ -324,21 +328,24 @@ def _as_described(tensor: torch.Tensor, attrs: Mapping[str, Any]) -> torch.Tenso
     return tensor.requires_grad_(requires_grad)
 
 
-def _view(content: Any) -> torch.Tensor:
+def _build_view(content: Any) -> torch.Tensor:
     base, dtype = content["leaf"], DTYPES[content["dtype"]]
     shape, stride, offset = content["shape"], content["stride"], content["offset"]
     if not (isinstance(base, torch.Tensor) and base.dtype is torch.uint8 and base.dim() == 1):
         raise ValueError("the leaf under it is not flat bytes")
     if not (
-        are_sizes([offset]) and are_sizes(shape) and are_sizes(stride) and len(shape) == len(stride)
+        is_size_list([offset])
+        and is_size_list(shape)
+        and is_size_list(stride)
+        and len(shape) == len(stride)
     ):
         raise ValueError("it has no sizes")
-    reach = _items(shape, stride) * dtype.itemsize if math.prod(shape) else 0
+    reach = _span_items(shape, stride) * dtype.itemsize if math.prod(shape) else 0
     if offset % dtype.itemsize or offset + reach > base.numel():
         raise ValueError("it lies outside its leaf")
     view = torch.empty(0, dtype=dtype)
     view.set_(base.untyped_storage(), offset // dtype.itemsize, shape, stride)
-    return _as_described(view, content)
+    return _with_attrs(view, content)
 
 
 def _dtype(name: Any) -> torch.dtype:
@@ -349,7 +356,7 @@ def _dtype(name: Any) -> torch.dtype:
     return dtype
 
 
-def _generator(content: Any) -> torch.Generator:
+def _decode_generator(content: Any) -> torch.Generator:
     device, state = content
     try:
         generator = torch.Generator(device)
@@ -362,9 +369,9 @@ def _generator(content: Any) -> torch.Generator:
 
 
 _VALUES: Mapping[str, Callable[[Any], Any]] = {
-    "view": _view,
+    "view": _build_view,
     "size": torch.Size,
     "torch.dtype": _dtype,
     "torch.device": torch.device,
-    "torch.Generator": _generator,
+    "torch.Generator": _decode_generator,
 }

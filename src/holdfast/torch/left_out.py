@@ -1,5 +1,5 @@
-"""Left out: attributes of modules and optimizers that are not in their state_dict(), but may be
-used by the next step.
+"""Attributes of modules and optimizers that are not in their state_dict(), but may be used by the
+next step.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 
 
 @lru_cache(maxsize=1)
-def _of_optimizers() -> frozenset[str]:
-    """A scheduler replaces the method `step`"""
+def _common_attributes() -> frozenset[str]:
+    """Return the names of attributes that every optimizer has. A scheduler replaces the method
+    `step`.
+    """
     return frozenset(vars(SGD([torch.zeros(1)]))) | {"step", "_opt_called", "_step_count", "fused"}
 
 
-def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
-    """Yield path of the part, the part,
-    and the name of each attribute that the next step may read.
+def unsaved_attributes(target: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield for each attribute that the next step may read: the path of the part, the part, and the
+    attribute's name.
     """
     if isinstance(target, Optimizer):
         if not _is_torchs(target) and type(target).state_dict is Optimizer.state_dict:
             yield from (
                 ("", target, name)
                 for name in vars(target)
-                if _may_be_carried(target, name, _of_optimizers())
+                if _may_be_read_before_set(target, name, _common_attributes())
             )
         return
     for path, part in target.named_modules() if isinstance(target, nn.Module) else ():
@@ -47,13 +49,13 @@ def left_out(target: Any) -> Iterator[tuple[str, Any, str]]:
             yield from (
                 (path, part, name)
                 for name in vars(part)
-                if _may_be_carried(part, name, _OF_MODULES)
+                if _may_be_read_before_set(part, name, _OF_MODULES)
             )
 
 
 def saves_nothing(part: Any) -> bool:
-    """Whether its class has a state_dict() of its own,
-    which is empty: a metric whose states are not persistent.
+    """Return whether the class of `part` has a state_dict() of its own, which is empty: a metric
+    whose states are not persistent.
     """
     if not isinstance(part, nn.Module) or type(part).state_dict is nn.Module.state_dict:
         return False
@@ -64,8 +66,8 @@ def _is_torchs(part: Any) -> bool:
     return type(part).__module__.partition(".")[0] == "torch"
 
 
-def _may_be_carried(part: Any, name: str, known: frozenset[str]) -> bool:
-    """Whether a method reads the attribute before it is set, as far as their code says.
+def _may_be_read_before_set(part: Any, name: str, known: frozenset[str]) -> bool:
+    """Return whether a method reads the attribute before it sets it, as far as their code shows.
 
     A value that each step sets before it is read is not carried.
     """

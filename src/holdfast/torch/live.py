@@ -17,35 +17,35 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
-from ..state.codec import uncollected
-from ..state.fill import whole
-from ..state.places import Members
-from . import entered, modules, optimizers, schedulers
+from ..state.codec import without_garbage_collection
+from ..state.fill import read_whole
+from ..state.rebinding import Members
+from . import baseline, modules, optimizers, schedulers
 from .modules import class_name, parameter_count
 from .overrides import override
-from .stored import load
+from .stored import load_live_state
 
 __all__ = [
-    "at_safe_point",
     "capture",
     "changes_in_training",
+    "check_buffers",
     "class_name",
+    "detect_gradient_use",
     "differences",
-    "enter",
+    "drop_baseline",
     "handles",
-    "leave",
-    "look",
     "overridden_options",
     "override",
     "parameter_count",
-    "places",
+    "rebindable_buffers",
+    "record_baseline",
     "restore",
 ]
 
 
 def handles(target: object) -> bool:
-    """Whether an adapter here handles this object;
-    any other object is captured by its state_dict alone.
+    """Return whether this module captures and restores the object; any other object is captured by
+    its state_dict alone.
     """
     return isinstance(target, tuple(_KINDS))
 
@@ -55,7 +55,7 @@ def capture(target: Any) -> Any:
     return _kind(target).capture(target)
 
 
-@uncollected()
+@without_garbage_collection()
 def differences(target: Any, stored: Any) -> list[str]:
     """Return one line for each difference between checkpoint and object;
     changes and reads nothing.
@@ -64,7 +64,7 @@ def differences(target: Any, stored: Any) -> list[str]:
     return lines
 
 
-@uncollected()
+@without_garbage_collection()
 def restore(target: Any, stored: Any) -> None:
     """Restore the stored state into the live object.
 
@@ -75,43 +75,45 @@ def restore(target: Any, stored: Any) -> None:
     _kind(target).restore(target, stored)
 
 
-def places(target: Any) -> Members:
+def rebindable_buffers(target: Any) -> Members:
     """Return the buffers, by name: a restore fills them, and a module can rebind them. Each comes
     with a call that gives it new memory.
     """
-    return modules.places(target) if isinstance(target, nn.Module) else {}
+    return modules.rebindable_buffers(target) if isinstance(target, nn.Module) else {}
 
 
 def changes_in_training(target: Any) -> bool:
-    """Whether more than its numbers may change: then `enter`, `look` and `leave` must be called."""
+    """Return whether more than the object's numbers may change: then `record_baseline`,
+    `check_buffers` and `drop_baseline` must be called.
+    """
     return isinstance(target, nn.Module | Optimizer)
 
 
-def enter(target: nn.Module | Optimizer) -> None:
+def record_baseline(target: nn.Module | Optimizer) -> None:
     """Record the object's structure as its run begins, to find changes during training."""
-    _kind(target).enter(target)
+    _kind(target).record_baseline(target)
 
 
-def leave(target: Any) -> None:
-    """Drop that record: the run has ended."""
-    entered.forget(modules.unwrapped(target) if isinstance(target, nn.Module) else target)
+def drop_baseline(target: Any) -> None:
+    """Drop the record of the object's structure: the run has ended."""
+    baseline.drop_baseline(modules.unwrap(target) if isinstance(target, nn.Module) else target)
 
 
-def look(target: Any) -> None:
+def check_buffers(target: Any) -> None:
     """Check buffers that may change from step to step."""
     if isinstance(target, nn.Module):
-        modules.look(target)
+        modules.check_buffers(target)
 
 
-def at_safe_point(target: Any) -> bool:
+def detect_gradient_use(target: Any) -> bool:
     """Return whether the gradients that the loop leaves are saved from now on,
     and were not before.
     """
-    return isinstance(target, Optimizer) and optimizers.at_safe_point(target)
+    return isinstance(target, Optimizer) and optimizers.detect_gradient_use(target)
 
 
 def overridden_options(target: Any, stored: Any) -> list[str]:
-    """Options in the script that differ from the checkpoint's, which a restore will use."""
+    """Return options in the script that differ from the checkpoint's, which a restore will use."""
     return optimizers.overridden_options(target, stored) if isinstance(target, Optimizer) else []
 
 
@@ -135,7 +137,7 @@ def _generator_differences(generator: torch.Generator, stored: Any) -> list[str]
     there = there if isinstance(there, str) else type(there).__name__
     here = generator.device.type
     if there == here:
-        whole(stored)  # damage is found before anything is changed
+        read_whole(stored)  # damage is found before anything is changed
     return [f"Generator: for {there} in the checkpoint, for {here} here"] if there != here else []
 
 
@@ -146,11 +148,11 @@ _KINDS: dict[type, Any] = {
     GradScaler: SimpleNamespace(
         capture=GradScaler.state_dict,
         differences=_scaler_differences,
-        restore=lambda scaler, stored: load(scaler, whole(stored)),
+        restore=lambda scaler, stored: load_live_state(scaler, read_whole(stored)),
     ),
     torch.Generator: SimpleNamespace(
         capture=lambda generator: {"device": generator.device.type, "state": generator.get_state()},
         differences=_generator_differences,
-        restore=lambda generator, stored: generator.set_state(whole(stored)["state"]),
+        restore=lambda generator, stored: generator.set_state(read_whole(stored)["state"]),
     ),
 }

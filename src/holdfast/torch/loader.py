@@ -1,9 +1,9 @@
-"""How a loop walks torch's DataLoader: through a twin with the user's settings and an order that
+"""The feed of torch's DataLoader: a clone of the loader with the user's settings and an order that
 can be resumed.
 
-The twin is made once, so that persistent workers persist. It has a batch sampler and a generator of
-Holdfast's own: neither making nor iterating it draws from the global generators. Its batch sampler
-follows one of three plans:
+The clone is made once, so that persistent workers persist. It has a batch sampler and a generator
+of Holdfast's own: neither making nor iterating it draws from the global generators. Its batch
+sampler follows one of three plans:
 
     OrderPlan      no sampler, shuffle, or a Holdfast Sampler: the place in the epoch's order; any
                    start for free
@@ -20,23 +20,29 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
-from ..data.facts import Feed, FeedPosition, LoaderFacts, reached
-from ..data.order import key
-from ..data.stateful import forgets
-from .iterables import DatasetFeed, IterableFeed, unknown_stream
+from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
+from ..data.order import derive_key
+from ..data.stateful import loses_shuffle_buffer
+from .iterables import DatasetFeed, IterableFeed, unproven_dataset
+from .loader_clone import (
+    clone_loader,
+    draw_as_sampler,
+    draw_seed_of_workers,
+    facts_of,
+    torchdata_class,
+)
 from .plans import Step, plan_for, position_of
-from .twin import draw_as_sampler, draw_seed_of_workers, facts_of, torchdatas, twin_of
 from .workers import iterate
 
 
 def feed_for(loader: Any, seed: int) -> Feed | None:
-    """The feed of a DataLoader; None for others,
-    and for one that keeps its state or has its own __iter__.
+    """Return the feed of a DataLoader; None for other loaders, and for one that keeps its state or
+    has its own __iter__.
     """
     if not isinstance(loader, DataLoader):
         return None
     indexed = not isinstance(loader.dataset, IterableDataset)
-    keeps_state = hasattr(loader.dataset, "state_dict") and not forgets(loader.dataset)
+    keeps_state = hasattr(loader.dataset, "state_dict") and not loses_shuffle_buffer(loader.dataset)
     of_torchdata = _is_torchdatas(loader)
     # its own state is needed where it contains more than an order and a dataset's state
     if of_torchdata:
@@ -46,7 +52,7 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
             else keeps_state and not isinstance(loader.dataset, IterDataPipe)
         )
     else:
-        ours = (_iterates_as(loader, DataLoader) or _repeats(loader)) and not hasattr(
+        ours = (_iterates_as(loader, DataLoader) or _is_endless(loader)) and not hasattr(
             loader, "state_dict"
         )
     if not ours:
@@ -57,9 +63,9 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     return DatasetFeed(loader, seed) if stateful else IterableFeed(loader, seed)
 
 
-def _repeats(loader: DataLoader[Any]) -> bool:
-    """Whether an epoch is the next len(loader) batches of one iterator that never ends, over its
-    batch sampler.
+def _is_endless(loader: DataLoader[Any]) -> bool:
+    """Return whether an epoch is the next len(loader) batches of one iterator that never ends, over
+    its batch sampler.
 
     This keeps its workers alive. Source: InfiniteDataLoader of ultralytics, MultiEpochsDataLoader
     of timm.
@@ -70,15 +76,15 @@ def _repeats(loader: DataLoader[Any]) -> bool:
     return takes and type(loader.batch_sampler).__name__ == "_RepeatSampler"
 
 
-def unknown_in(value: Any) -> Any:
-    """Return the class whose replay nobody promises, in one of torch's iterators over a DataLoader;
+def find_unproven(value: Any) -> Any:
+    """Return the class whose replay is unproven, in one of torch's iterators over a DataLoader;
     None if there is none.
     """
     if not isinstance(value, _BaseDataLoaderIter):
         return type(value)
     source: Any = value._index_sampler  # noqa: SLF001
     if value._dataset_kind == _DatasetKind.Iterable:  # noqa: SLF001
-        return unknown_stream(value._dataset)  # noqa: SLF001
+        return unproven_dataset(value._dataset)  # noqa: SLF001
     kinds = [type(source), *([type(source.sampler)] if type(source) is BatchSampler else [])]
     known = ("torch.utils.data.", "holdfast.")
     return next((kind for kind in kinds if not kind.__module__.startswith(known)), None)
@@ -86,7 +92,7 @@ def unknown_in(value: Any) -> Any:
 
 def _is_torchdatas(loader: DataLoader[Any]) -> bool:
     """Whether it is a StatefulDataLoader with torchdata's own iteration."""
-    kind = torchdatas("StatefulDataLoader")
+    kind = torchdata_class("StatefulDataLoader")
     return kind is not None and _iterates_as(loader, kind)
 
 
@@ -101,11 +107,11 @@ class DataLoaderFeed(Feed):
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         super().__init__(loader)
         self._seed = seed
-        repeats = not _iterates_as(loader, DataLoader) and _repeats(loader)
+        repeats = not _iterates_as(loader, DataLoader) and _is_endless(loader)
         self._plan = plan_for(loader, seed, loader.batch_sampler.sampler if repeats else None)  # type: ignore[union-attr]
-        self._steps = _Steps()
+        self._steps = _StepSampler()
         workers = {"persistent_workers": True} if repeats and loader.num_workers else {}
-        self._twin = twin_of(loader, self._steps, **workers)
+        self._twin = clone_loader(loader, self._steps, **workers)
         self._draws = not repeats  # a loader that repeats has drawn when it was made
         self._recent: deque[FeedPosition] = deque(maxlen=8)
         self._last: FeedPosition | None = None
@@ -117,20 +123,20 @@ class DataLoaderFeed(Feed):
         # as in the run's first attempt: later attempts may have other workers
         if position is not None:
             self._once = bool(position.get("once"))
-        resumed = position is not None and reached(position, epoch)
-        at = position if position is not None and resumed else self._start(epoch, position)
-        self._steps.begin(self._plan.walk(epoch, at))
+        resumed = position is not None and batches_before(position, epoch)
+        at = position if position is not None and resumed else self._start_position(epoch, position)
+        self._steps.start_walk(self._plan.walk(epoch, at))
         self._recent.clear()
         self._recent.append(at)
         self._seed_workers(epoch, at["batches"], first=position is None and self._last is None)
         self._last = at if at["batches"] else self._last
-        return self._consumed(iterate(self._twin))
+        return self._note_consumed(iterate(self._twin))
 
     def position(self, consumed: int) -> FeedPosition:
         # zip() takes one more of a longer loader, so the last position may not be the consumed one
         found = self._last = {recent["batches"]: recent for recent in self._recent}[consumed]
         if not self._steps.pending and found is self._recent[-1]:
-            found = {**found, **self._plan.after()}
+            found = {**found, **self._plan.end_position()}
         return {**found, "once": True} if self._once else found
 
     def describe(self) -> LoaderFacts:
@@ -140,7 +146,7 @@ class DataLoaderFeed(Feed):
         """Seed the workers of this pass. `first`: it is the loader's first in the run."""
         # otherwise the restored random numbers already come after those drawn here
         plain = batches == 0
-        seed = key("workers", self._seed, epoch, batches)
+        seed = derive_key("workers", self._seed, epoch, batches)
         if plain and self._draws and (first or not self._once):
             draw_seed_of_workers(self._loader, self._twin, seed)
         else:
@@ -148,14 +154,14 @@ class DataLoaderFeed(Feed):
         if plain:
             draw_as_sampler(self._loader)
 
-    def _start(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
+    def _start_position(self, epoch: int, position: FeedPosition | None) -> FeedPosition:
         before = self._last if position is None else position
         if before is not None and not before["batches"]:
             before = before.get("before")
         start = position_of(epoch, 0, 0)
         return start if before is None or not self._plan.carries else {**start, "before": before}
 
-    def _consumed(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _note_consumed(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             position = self._last = self._steps.pending.popleft()
             self._recent.append(position)
@@ -163,20 +169,20 @@ class DataLoaderFeed(Feed):
             yield batch
 
 
-class _Steps:
-    """The twin's batch sampler: yields one walk,
-    and keeps the positions of batches that are not consumed yet.
+class _StepSampler:
+    """The batch sampler of the clone: yields one walk, and keeps the positions of batches that are
+    not consumed yet.
     """
 
     def __init__(self) -> None:
         self.pending: deque[FeedPosition] = deque()
         self._walk: Iterator[Step] = iter(())
 
-    def begin(self, walk: Iterator[Step]) -> None:
+    def start_walk(self, walk: Iterator[Step]) -> None:
         self._walk = walk
         self.pending.clear()
 
-    def __iter__(self) -> _Steps:
+    def __iter__(self) -> _StepSampler:
         return self  # a loader with workers requests two iterators and drops the first one unused
 
     def __next__(self) -> Any:

@@ -30,8 +30,8 @@ class Sum:
 
     def add(self, total: Any, weight: Any, count: float = 1.0) -> None:
         self.total, self.weight, self.count = (
-            _plus(self.total, total),
-            _plus(self.weight, weight),
+            _add_sums(self.total, total),
+            _add_sums(self.weight, weight),
             self.count + count,
         )
 
@@ -80,7 +80,7 @@ class MetricsTracker:
     @property
     def local(self) -> Mapping[str, float]:
         """Sums and means since the last `reset_local`."""
-        return _values(_joined(self._local, self._fresh))
+        return _values(_fetch_sums(self._local, self._fresh))
 
     @property
     def agg(self) -> Mapping[str, float]:
@@ -100,7 +100,8 @@ class MetricsTracker:
             known = before.mean if before else self._known.get(name, mean)
             if known != mean:
                 raise UsageError(
-                    f"metric {name!r} is a {_kind(known)}: it cannot be a {_kind(mean)} as well"
+                    f"metric {name!r} is a {_kind_name(known)}: "
+                    f"it cannot be a {_kind_name(mean)} as well"
                 )
             number = _number(name, value)
             counts = _number(f"{name}'s weight", weight) if mean else 0.0
@@ -114,10 +115,10 @@ class MetricsTracker:
             UsageError: a metric is a sum on one rank and a mean on another.
         """
         several = is_grouped() and distributed.get_world_size(self._group) > 1
-        fresh = self._over_ranks() if several else self._fresh
+        fresh = self._reduce_over_ranks() if several else self._fresh
         self._local, self._agg, self._fresh = (
-            _joined(self._local, fresh),
-            _joined(self._agg, fresh),
+            _fetch_sums(self._local, fresh),
+            _fetch_sums(self._agg, fresh),
             {},
         )
         return self
@@ -161,16 +162,16 @@ class MetricsTracker:
         }
         return self.reset_local()
 
-    def _over_ranks(self) -> Sums:
+    def _reduce_over_ranks(self) -> Sums:
         """Return the sums of all ranks. One collective, unless a metric is new to some rank."""
         device = _device(self._group)
         news = self._fresh.keys() - self._known.keys()
-        packed = _packed(self._fresh, self._known, device, news=bool(news))
+        packed = _pack_sums(self._fresh, self._known, device, news=bool(news))
         distributed.all_reduce(packed, group=self._group)
         *flat, unknown = packed.tolist()
         if unknown:
-            self._known = self._agreed(device)
-            return self._over_ranks()
+            self._known = self._agree_on_names(device)
+            return self._reduce_over_ranks()
         found = zip(self._known.items(), flat[::3], flat[1::3], flat[2::3], strict=True)
         return {
             name: Sum(mean, total, weight, count)
@@ -178,10 +179,10 @@ class MetricsTracker:
             if count
         }
 
-    def _agreed(self, device: torch.device) -> dict[str, bool]:
+    def _agree_on_names(self, device: torch.device) -> dict[str, bool]:
         """Return the metrics of all ranks, in one order."""
         mine = self._known | {name: each.mean for name, each in self._fresh.items()}
-        every = _everybodys(sorted(mine.items()), self._group, device)
+        every = _gather_json(sorted(mine.items()), self._group, device)
         found: dict[str, bool] = {}
         for name, mean in sorted(pair for theirs in every for pair in theirs):
             if found.setdefault(name, mean) != mean:
@@ -192,24 +193,26 @@ class MetricsTracker:
         return found
 
 
-def _packed(sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool) -> Tensor:
-    """Three numbers for each name,
-    and at the end whether there are others. Copied to the device at once.
+def _pack_sums(
+    sums: Sums, names: Mapping[str, bool], device: torch.device, *, news: bool
+) -> Tensor:
+    """Return one tensor on the device with three numbers for each name, and at the end whether
+    there are other names.
     """
     found = [sums.get(name, Sum(mean=False)) for name in names]
     numbers = [part for each in found for part in (each.total, each.weight, each.count)]
     known = [0.0 if isinstance(number, Tensor) else number for number in numbers]
-    packed = torch.tensor([*known, float(news)], dtype=_exact(device)).to(device)
+    packed = torch.tensor([*known, float(news)], dtype=_sum_dtype(device)).to(device)
     for place, number in enumerate(numbers):
         if isinstance(number, Tensor):
             packed[place] = number
     return packed
 
 
-def _everybodys(
+def _gather_json(
     mine: list[tuple[str, bool]], group: Any, device: torch.device
 ) -> list[list[tuple[str, bool]]]:
-    """Each rank's value as JSON, padded to one length with spaces:
+    """Return each rank's value. It is sent as JSON, padded to one length with spaces:
     all_gather_object would pickle it.
     """
     text = msgspec.json.encode(mine)
@@ -224,12 +227,12 @@ def _everybodys(
 
 
 def _device(group: Any) -> torch.device:
-    """The device of the group's backend: the CPU if possible."""
+    """Return the device of the group's backend: the CPU if possible."""
     kinds = [pair.split(":")[0] for pair in distributed.get_backend_config(group).split(",")]
     return torch.device("cpu" if "cpu" in kinds else kinds[0])
 
 
-def _exact(device: torch.device) -> torch.dtype:
+def _sum_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
 
 
@@ -240,21 +243,21 @@ def _number(name: str, value: Any) -> Any:
             raise UsageError(
                 f"metric {name!r} is a tensor of shape {tuple(value.shape)}, not one number"
             )
-        return value.detach().to(_exact(value.device)).reshape(())
+        return value.detach().to(_sum_dtype(value.device)).reshape(())
     try:
         return float(value)
     except (TypeError, ValueError) as error:
         raise UsageError(f"metric {name!r} is a {type(value).__name__}, not one number") from error
 
 
-def _plus(first: Any, second: Any) -> Any:
+def _add_sums(first: Any, second: Any) -> Any:
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.device != second.device:
         return float(first) + float(second)
     return first + second
 
 
-def _joined(*several: Sums) -> Sums:
-    """Return all of them as numbers, fetched together."""
+def _fetch_sums(*several: Sums) -> Sums:
+    """Return all sums as numbers, fetched from the device together."""
     found: Sums = {}
     for name, each in chain.from_iterable(sums.items() for sums in several):
         found.setdefault(name, Sum(each.mean)).add(
@@ -267,5 +270,5 @@ def _values(sums: Sums) -> Mapping[str, float]:
     return MappingProxyType(defaultdict(float, {name: each.value for name, each in sums.items()}))
 
 
-def _kind(mean: bool) -> str:
+def _kind_name(mean: bool) -> str:
     return "mean" if mean else "sum"

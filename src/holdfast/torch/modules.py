@@ -22,14 +22,20 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import UsageError
-from ..state.codec import is_stored
-from ..state.fill import whole
-from ..state.places import Members
-from ..state.sound import Whole, shaped
-from . import entered
-from .entered import BESIDES
-from .pieces import divided_like, is_dtensor, local
-from .stored import TensorRestore, differing, facts, is_stored_tensor, load
+from ..state.codec import is_stored_leaf
+from ..state.fill import read_whole
+from ..state.rebinding import Members
+from ..state.validation import Whole, convert_stored
+from . import baseline
+from .baseline import BESIDES
+from .pieces import divided_like, is_dtensor, local_tensor
+from .stored import (
+    TensorRestore,
+    is_stored_tensor,
+    load_live_state,
+    tensor_differences,
+    tensor_facts,
+)
 
 # no state_dict name begins with a dot: modules and tensors cannot have an empty name
 METADATA = ".metadata"
@@ -49,13 +55,13 @@ def capture(module: nn.Module) -> dict[str, Any]:
     Raises:
         UsageError: a lazy parameter has no shape yet.
     """
-    root = unwrapped(module)
+    root = unwrap(module)
     state = root.state_dict()
     if lazy := [name for name, value in state.items() if is_lazy(value)]:
         raise UsageError(
             f"{lazy[0]} has no shape yet; run one batch through the model before it is saved"
         )
-    plain = _plain_name(state)
+    plain = _unwrapping_names(state)
     tree = {plain(name): value for name, value in state.items()}
     customised = customised_prefixes(root)
     versions = {
@@ -63,35 +69,35 @@ def capture(module: nn.Module) -> dict[str, Any]:
         for name, version in getattr(state, "_metadata", {}).items()
         if _is_under(name, customised)
     }
-    besides = _besides(root, tree, plain, customised)
+    besides = _unsaved_state(root, tree, plain, customised)
     return (
         tree | ({METADATA: versions} if versions else {}) | ({BESIDES: besides} if besides else {})
     )
 
 
-def enter(module: nn.Module) -> None:
-    """Note the structure that a run begins with."""
-    root = unwrapped(module)
-    entered.note(root, entries(root))
+def record_baseline(module: nn.Module) -> None:
+    """Record the structure of the module as its run begins."""
+    root = unwrap(module)
+    baseline.record_baseline(root, live_entries(root))
 
 
-def look(module: nn.Module) -> None:
+def check_buffers(module: nn.Module) -> None:
     """Check the buffers that are not in the state_dict():
     which ones change, and which are computed once.
     """
-    root = unwrapped(module)
-    known = entered.of_module(root)
+    root = unwrap(module)
+    known = baseline.module_baseline(root)
     if known is not None:
-        known.look(entered.apart(root))
+        known.note_computed_buffers(baseline.unsaved_buffers(root))
 
 
-def _besides(
+def _unsaved_state(
     root: nn.Module, tree: Mapping[str, Any], plain: Callable[[str], str], own: set[str]
 ) -> dict[str, Any]:
-    """What training has added to a module: names of buffers,
-    and buffers that its state_dict() leaves out.
+    """Return what training has added to a module: names of buffers, and buffers that its
+    state_dict() leaves out.
     """
-    known = entered.of_module(root)
+    known = baseline.module_baseline(root)
     if known is None:
         return {}
     buffers = {plain(name) for name, _ in root.named_buffers(remove_duplicate=False)}
@@ -100,8 +106,8 @@ def _besides(
         for name in known.shapes.keys() | tree.keys()
         if _is_under(name, {plain(each) for each in own})
     }
-    late = known.late(tree, buffers - passed, passed, class_name(root))
-    apart = known.changed(entered.apart(root))
+    late = known.new_buffers(tree, buffers - passed, passed, class_name(root))
+    apart = known.changed_buffers(baseline.unsaved_buffers(root))
     return ({"late": late} if late else {}) | ({"apart": apart} if apart else {})
 
 
@@ -113,14 +119,14 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     if not isinstance(stored, Mapping):
         return [f"{type(stored).__name__} in the checkpoint, a module here"]
     require_names(stored)
-    root = unwrapped(module)
+    root = unwrap(module)
     state = root.state_dict()
-    plain = _plain_name(state)
+    plain = _unwrapping_names(state)
     live = {plain(name): value for name, value in state.items()}
     own = {plain(name) for name in customised_prefixes(root)}
-    there = tensors(stored)
-    late = {name for name in besides(stored).late if name in there}
-    lines = [*_homeless(root, {*late, *besides(stored).apart})]
+    there = stored_tensors(stored)
+    late = {name for name in stored_unsaved_state(stored).late if name in there}
+    lines = [*_buffers_without_module(root, {*late, *stored_unsaved_state(stored).apart})]
     there = {name: value for name, value in there.items() if name not in late}
     live = {name: value for name, value in live.items() if name not in late}
     lines += [
@@ -134,12 +140,12 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
         if name not in live and not _is_under(name, own)
     ]
     for name, value in there.items():
-        lines += differing(name, value, live.get(name))
-    return lines + _untied(there, live)
+        lines += tensor_differences(name, value, live.get(name))
+    return lines + _tied_differences(there, live)
 
 
-def _homeless(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
-    """Buffers of the checkpoint whose module is not here."""
+def _buffers_without_module(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
+    """Yield the buffers of the checkpoint whose module does not exist here."""
     modules = {name for name, _ in root.named_modules(remove_duplicate=False)}
     yield from (
         f"{name}: only in the checkpoint"
@@ -148,25 +154,25 @@ def _homeless(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
     )
 
 
-class Besides(msgspec.Struct):
-    """What training had added to a module: names of buffers,
-    and buffers that its state_dict() leaves out.
+class UnsavedState(msgspec.Struct):
+    """What training had added to a module: names of buffers, and buffers that its state_dict()
+    leaves out.
     """
 
     late: list[str] = []
     apart: dict[str, Any] = {}
 
 
-def besides(stored: Mapping[str, Any]) -> Besides:
-    """Return the stored `Besides` of a checkpoint.
+def stored_unsaved_state(stored: Mapping[str, Any]) -> UnsavedState:
+    """Return the `UnsavedState` in a stored module.
 
     Raises:
         Damaged: it is of another kind.
     """
-    return shaped(Besides, stored.get(BESIDES, {}), "a module's buffers")
+    return convert_stored(UnsavedState, stored.get(BESIDES, {}), "a module's buffers")
 
 
-def tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
+def stored_tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return a module's stored state without the entries that are not in its state_dict()."""
     return {name: value for name, value in stored.items() if name not in (METADATA, BESIDES)}
 
@@ -177,7 +183,7 @@ class _Version(msgspec.Struct):
     version: Whole | None = None
 
 
-for _kind in (_Version, Besides):
+for _kind in (_Version, UnsavedState):
     # here, where only one thread is: the first use of a type by two can crash msgspec
     msgspec.json.Decoder(_kind)
 
@@ -188,15 +194,15 @@ def require_names(stored: Mapping[str, Any]) -> None:
     Raises:
         Damaged: no module has such names, or such version numbers.
     """
-    shaped(dict[str, Any], stored, "a module's state")
-    shaped(dict[str, dict[str, Any]], stored.get(METADATA, {}), "a module's metadata")
-    shaped(dict[str, _Version], stored.get(METADATA, {}), "a module's metadata")
+    convert_stored(dict[str, Any], stored, "a module's state")
+    convert_stored(dict[str, dict[str, Any]], stored.get(METADATA, {}), "a module's metadata")
+    convert_stored(dict[str, _Version], stored.get(METADATA, {}), "a module's metadata")
 
 
-def entries(module: nn.Module) -> dict[str, Any]:
-    """The live state by plain names."""
-    state = unwrapped(module).state_dict()
-    plain = _plain_name(state)
+def live_entries(module: nn.Module) -> dict[str, Any]:
+    """Return the live state by plain names."""
+    state = unwrap(module).state_dict()
+    plain = _unwrapping_names(state)
     return {plain(name): value for name, value in state.items()}
 
 
@@ -207,30 +213,30 @@ def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     Raises:
         Mismatch: the module's own load_state_dict refused.
     """
-    root, filling = unwrapped(module), TensorRestore()
+    root, filling = unwrap(module), TensorRestore()
     for name, value in [
-        *((each, stored[each]) for each in besides(stored).late),
-        *besides(stored).apart.items(),
+        *((each, stored[each]) for each in stored_unsaved_state(stored).late),
+        *stored_unsaved_state(stored).apart.items(),
     ]:
-        _put_buffer(root, name, value, filling)
+        _restore_buffer(root, name, value, filling)
     state = root.state_dict()
-    plain = _plain_name(state)
+    plain = _unwrapping_names(state)
     customised = customised_prefixes(root)
     for name, live in state.items():
         if not _is_under(name, customised):
-            filling.into(live, stored[plain(name)])
-    filling.run()
+            filling.read_into(live, stored[plain(name)])
+    filling.read_all()
     if customised:
-        load(root, _own_state(state, plain, customised, stored))
+        load_live_state(root, _own_state(state, plain, customised, stored))
 
 
-def places(module: nn.Module) -> Members:
-    """The buffers, each with a call that sets a new tensor:
-    another name holds the memory of the present one.
+def rebindable_buffers(module: nn.Module) -> Members:
+    """Return the buffers, each with a call that sets a new tensor, for when another name holds the
+    memory of the present one.
     """
     return {
         f"{path}.{name}" if path else name: (buffer, partial(_part, owner, name))
-        for path, owner in unwrapped(module).named_modules()
+        for path, owner in unwrap(module).named_modules()
         for name, buffer in owner.named_buffers(recurse=False)
     }
 
@@ -239,17 +245,17 @@ def _part(owner: nn.Module, name: str) -> None:
     setattr(owner, name, torch.empty_like(getattr(owner, name)))
 
 
-def _put_buffer(root: nn.Module, name: str, stored: Any, filling: TensorRestore) -> None:
+def _restore_buffer(root: nn.Module, name: str, stored: Any, filling: TensorRestore) -> None:
     """Give a module the stored buffer, in place where the live one fits."""
     path, _, key = name.rpartition(".")
     home = root.get_submodule(path)
     live = dict(home.named_buffers(recurse=False)).get(key)
-    if live is not None and facts(live) == facts(stored):
-        filling.into(live, stored)
+    if live is not None and tensor_facts(live) == tensor_facts(stored):
+        filling.read_into(live, stored)
         return
     near = next(chain([live] if live is not None else [], root.parameters(), root.buffers()), None)
     device = torch.device("cpu") if near is None else near.device
-    tensor = filling.fresh(stored, device) if is_stored_tensor(stored) else stored.to(device)
+    tensor = filling.read_new(stored, device) if is_stored_tensor(stored) else stored.to(device)
     if key in home._buffers:  # noqa: SLF001  None, or another tensor
         setattr(home, key, tensor)
     else:
@@ -257,7 +263,7 @@ def _put_buffer(root: nn.Module, name: str, stored: Any, filling: TensorRestore)
         home.register_buffer(key, tensor)
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """Return the module inside DDP, DataParallel and torch.compile, in any order of nesting."""
     while True:
         if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -278,9 +284,9 @@ def customised_prefixes(root: nn.Module) -> set[str]:
 
 
 @contextmanager
-def still(modules: Iterable[object]) -> Iterator[None]:
-    """Within this block, modules are in evaluation mode without gradients; afterwards training
-    flags are as before.
+def evaluation_mode(modules: Iterable[object]) -> Iterator[None]:
+    """Put modules in evaluation mode without gradients within this block; restore their training
+    flags afterwards.
 
     Objects that are not modules are ignored.
     """
@@ -305,21 +311,21 @@ def parameter_count(target: object) -> int | None:
 
 def class_name(target: object) -> str:
     """Return the module's class without wrappers."""
-    kind = type(unwrapped(target) if isinstance(target, nn.Module) else target)
+    kind = type(unwrap(target) if isinstance(target, nn.Module) else target)
     if kind.__module__.startswith("torch.distributed.fsdp._fully_shard"):
         kind = kind.__mro__[2]  # a class that FSDP2 makes of the module's own, and of FSDPModule
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
-    """A function that removes `_orig_mod` and a leading `module` from names, or the identity if
-    two would collide.
+def _unwrapping_names(names: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that removes `_orig_mod` and a leading `module` from names; the identity if
+    two names would collide.
     """
     names = list(names)
-    whole = all(_compiled_out(name).startswith("module.") for name in names)
+    whole = all(_without_orig_mod(name).startswith("module.") for name in names)
 
     def plain(name: str) -> str:
-        name = _compiled_out(name)
+        name = _without_orig_mod(name)
         return (
             name.removeprefix("module").removeprefix(".")
             if whole and name.split(".")[0] == "module"
@@ -329,7 +335,7 @@ def _plain_name(names: Iterable[str]) -> Callable[[str], str]:
     return plain if len({plain(name) for name in names}) == len(names) else lambda name: name
 
 
-def _compiled_out(name: str) -> str:
+def _without_orig_mod(name: str) -> str:
     return (
         name
         if "_orig_mod" not in name
@@ -350,16 +356,16 @@ def _is_customised(module: nn.Module) -> bool:
     Lazy modules are: they have a hook until their first batch.
     """
     hooked = any(
-        _is_scripts(hook)
+        _is_script_hook(hook)
         for hooks in _HOOKS
         for hook in (getattr(module, hooks, None) or {}).values()
     )
     return hooked or any(name in vars(module) for name in _METHODS)
 
 
-def _is_scripts(hook: Any) -> bool:
-    """FSDP2 shards its modules again before state_dict() runs;
-    copying into the shards needs nothing more.
+def _is_script_hook(hook: Any) -> bool:
+    """Return whether a hook is the script's own. FSDP2 shards its modules again before state_dict()
+    runs; copying into the shards needs nothing more.
     """
     return not str(getattr(getattr(hook, "hook", hook), "__module__", "")).startswith(
         "torch.distributed.fsdp._fully_shard"
@@ -375,7 +381,7 @@ def _is_customised_kind(kind: type[nn.Module]) -> bool:
 
 
 def is_torchs_own(kind: type, method: str, home: str) -> bool:
-    """Whether a module of torch's under `home` defines the method that `kind` has.
+    """Return whether a module of torch's under `home` defines the method that `kind` has.
 
     Batch norm and its like override theirs only to read checkpoints of older versions; torch.ao's
     do more.
@@ -402,7 +408,7 @@ def _own_state(
     given = OrderedDict(
         {name: value for name, value in state.items() if not _is_under(name, customised)}
     )
-    for name, value in whole(theirs).items():
+    for name, value in read_whole(theirs).items():
         live = state.get(name)
         given[name] = (
             divided_like(live, value)
@@ -416,9 +422,9 @@ def _own_state(
     return given
 
 
-def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
-    """Tensors that share memory here but were stored separately: the second would silently
-    overwrite the first.
+def _tied_differences(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """Return one line for each tensor that shares memory here but was stored separately: the second
+    would silently overwrite the first.
     """
     first: dict[Any, str] = {}
     lines = []
@@ -427,13 +433,14 @@ def _untied(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
             not isinstance(tensor, torch.Tensor)
             or is_lazy(tensor)
             or tensor.is_meta
-            or not local(tensor).numel()
+            or not local_tensor(tensor).numel()
         ):
             continue
         other = first.setdefault(
-            (tensor.device, local(tensor).data_ptr(), facts(tensor), tensor.stride()), name
+            (tensor.device, local_tensor(tensor).data_ptr(), tensor_facts(tensor), tensor.stride()),
+            name,
         )
         one, two = there.get(other), there.get(name)
-        if is_stored(one) and is_stored(two) and one.key != two.key:
+        if is_stored_leaf(one) and is_stored_leaf(two) and one.key != two.key:
             lines.append(f"{name}: on its own in the checkpoint, tied to {other} here")
     return lines

@@ -19,13 +19,21 @@ from torch.optim import LBFGS, Optimizer
 
 from ..errors import Damaged
 from ..state.codec import LeafReader
-from ..state.fill import whole
-from ..state.sound import Whole, is_plain, shaped
-from . import entered, gradients
-from .entered import BESIDES
+from ..state.fill import read_whole
+from ..state.validation import Whole, convert_stored, is_plain
+from . import baseline, gradients
+from .baseline import BESIDES
 from .modules import is_torchs_own
 from .pieces import is_dtensor
-from .stored import DTYPES, TensorRestore, facts, is_stored_tensor, load, require_described, storage
+from .stored import (
+    DTYPES,
+    TensorRestore,
+    is_stored_tensor,
+    load_live_state,
+    memory_id,
+    require_described,
+    tensor_facts,
+)
 
 _HOOKS = (
     "_optimizer_state_dict_pre_hooks",
@@ -36,43 +44,43 @@ _HOOKS = (
 
 
 def capture(optimizer: Optimizer) -> Any:
-    """Return its state_dict, tensors by reference; and changes made during training, and inner
-    optimizers.
+    """Return the optimizer's state_dict with tensors by reference, changes made during training,
+    and inner optimizers.
 
     Raises:
         UsageError: it has other groups than when its run was entered.
     """
     state = optimizer.state_dict()
-    known = entered.of_optimizer(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     besides: dict[str, Any] = {}
     if known is not None:
         known.require_same_groups(optimizer)
-        if moved := known.moved(optimizer):
+        if moved := known.changed_options(optimizer):
             besides["moved"] = moved
         pending = gradients.capture(optimizer) if known.carried.is_saved else {}
         if pending or known.carried.is_read:
             besides["gradients"] = pending
-        if known.carried.are is not None:
-            besides["gradients_are"] = known.carried.are
-    if held := {name: capture(each) for name, each in _held(optimizer).items()}:
+        if known.carried.observed_use is not None:
+            besides["gradients_are"] = known.carried.observed_use
+    if held := {name: capture(each) for name, each in _inner_optimizers(optimizer).items()}:
         besides["held"] = held
     return {**state, BESIDES: besides} if besides and isinstance(state, dict) else state
 
 
-def enter(optimizer: Optimizer) -> None:
-    """Note the groups and options that a run begins with."""
-    entered.note(optimizer)
+def record_baseline(optimizer: Optimizer) -> None:
+    """Record the groups and options of the optimizer as its run begins."""
+    baseline.record_baseline(optimizer)
 
 
-def at_safe_point(optimizer: Optimizer) -> bool:
-    """Return whether its loop has shown, for the first time,
-    that it uses gradients of the step before.
+def detect_gradient_use(optimizer: Optimizer) -> bool:
+    """Return whether the loop has just shown, for the first time, that it uses gradients of the
+    step before.
     """
-    known = entered.of_optimizer(optimizer)
-    return known is not None and known.carried.at_safe_point(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
+    return known is not None and known.carried.detect_use(optimizer)
 
 
-class _Besides(msgspec.Struct):
+class _UnsavedState(msgspec.Struct):
     """The part of an optimizer's stored state that is not in its state_dict()."""
 
     # by group, the first values of options that the script itself has changed
@@ -94,33 +102,33 @@ class _Optimizer(msgspec.Struct):
     param_groups: list[dict[str, Any]]
 
 
-for _kind in (_Besides, _Group, _Optimizer):
+for _kind in (_UnsavedState, _Group, _Optimizer):
     # here, where only one thread is: the first use of a type by two can crash msgspec
     msgspec.json.Decoder(_kind)
 
 
-def _apart(stored: Any) -> tuple[Any, _Besides]:
+def _split_stored(stored: Any) -> tuple[Any, _UnsavedState]:
     """Split the stored state of an optimizer from what Holdfast saved beside it.
 
     Raises:
         Damaged: what is beside its state_dict() is of another kind.
     """
     if not isinstance(stored, Mapping) or BESIDES not in stored:
-        return stored, _Besides()
+        return stored, _UnsavedState()
     rest = {key: value for key, value in stored.items() if key != BESIDES}
-    return rest, shaped(_Besides, stored[BESIDES], "what an optimizer holds")
+    return rest, convert_stored(_UnsavedState, stored[BESIDES], "what an optimizer holds")
 
 
 def is_torchs(value: object) -> bool:
-    """Whether its class is one of torch's own optimizers or schedulers:
-    of others, nothing is known.
+    """Return whether the class of `value` is one of torch's own optimizers or schedulers; of
+    others, nothing is known.
     """
     return type(value).__module__.startswith("torch.optim.")
 
 
-def _held(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """The optimizers in the attributes of one that is not torch's and does not save them by a
-    state_dict() of its own.
+def _inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
+    """Return the optimizers in the attributes of one that is not torch's and does not save them by
+    a state_dict() of its own.
 
     One that shares the state of this one is saved with it.
     """
@@ -148,8 +156,8 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
 
 def differences(optimizer: Optimizer, stored: Any) -> list[str]:
     """Return one line for each group, option or moment that does not fit; changes nothing."""
-    stored, besides = _apart(stored)
-    here = _held(optimizer)
+    stored, besides = _split_stored(stored)
+    here = _inner_optimizers(optimizer)
     lines = [f"{name}: only in the checkpoint" for name in besides.held if name not in here]
     for name, each in here.items():
         lines += (
@@ -182,7 +190,7 @@ def _own_differences(optimizer: Optimizer, stored: Any) -> list[str]:
 
 
 _NUMBERS = (int, float, tuple)
-_CHOSEN = entered.OPTIONS[1:]  # all but the rate
+_CHOSEN = baseline.OPTIONS[1:]  # all but the rate
 
 
 def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
@@ -192,7 +200,7 @@ def overridden_options(optimizer: Optimizer, stored: Any) -> list[str]:
     Its first word is the option's name.
     """
     lines: list[str] = []
-    stored, besides = _apart(stored)
+    stored, besides = _split_stored(stored)
     groups = stored.get("param_groups") if isinstance(stored, dict) else None
     if not isinstance(groups, list) or not all(isinstance(old, dict) for old in groups):
         return lines  # its own load_state_dict handles it
@@ -222,27 +230,27 @@ def restore(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     Raises:
         Mismatch: the optimizer's own load_state_dict refused.
     """
-    stored, besides = _apart(stored)
+    stored, besides = _split_stored(stored)
     if _loads_itself(optimizer):
-        state = whole(stored)
-        load(optimizer, state)
+        state = read_whole(stored)
+        load_live_state(optimizer, state)
         _undo_casts(optimizer, state)
     else:
         _restore_own(optimizer, stored)
-    for name, each in _held(optimizer).items():
+    for name, each in _inner_optimizers(optimizer).items():
         if name in besides.held:
             restore(each, besides.held[name])
-    known = entered.of_optimizer(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     if known is not None:
-        known.begin(optimizer, besides.moved)
+        known.record_options(optimizer, besides.moved)
     if besides.gradients is not None:
-        gradients.put(gradients.parameters(optimizer), besides.gradients)
+        gradients.set_gradients(gradients.parameters(optimizer), besides.gradients)
     if known is not None:
-        known.carried.goes_on(optimizer, besides.gradients_are, pending=bool(besides.gradients))
+        known.carried.resume(optimizer, besides.gradients_are, pending=bool(besides.gradients))
 
 
 def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
-    parameters = dict(_numbered(optimizer, stored["param_groups"]))
+    parameters = dict(_numbered_parameters(optimizer, stored["param_groups"]))
     place = _Placement(parameters.values())
     for group, old in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         _restore_group(group, old, place)
@@ -254,14 +262,16 @@ def _restore_own(optimizer: Optimizer, stored: Mapping[str, Any]) -> None:
     for key, entry in stored["state"].items():
         parameter = parameters.get(key)
         if parameter is None:
-            optimizer.state[key] = whole(entry)
+            optimizer.state[key] = read_whole(entry)
             continue
         live, group = before.get(parameter), groups[id(parameter)]
         if isinstance(entry, dict):
-            optimizer.state[parameter] = place.entry(entry, live, parameter, group)
+            optimizer.state[parameter] = place.restore_entry(entry, live, parameter, group)
         else:  # an author's own kind of state
-            optimizer.state[parameter] = place.entry({"": entry}, {"": live}, parameter, group)[""]
-    place.filling.run()
+            optimizer.state[parameter] = place.restore_entry(
+                {"": entry}, {"": live}, parameter, group
+            )[""]
+    place.filling.read_all()
     optimizer.__setstate__({"state": optimizer.state, "param_groups": optimizer.param_groups})
     if optimizer.state:
         # it has stepped: a scheduler that steps first should not warn
@@ -273,17 +283,17 @@ _Device = Callable[[Any, Any], torch.device]
 
 
 class _Placement:
-    """The destination of a stored tensor:
-    the live one that it replaces, or a fresh one of the stored layout.
+    """Where a stored tensor goes: into the live one that it replaces, or into a new one of the
+    stored layout.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
-        self.taken = {storage(parameter) for parameter in parameters}
+        self.taken = {memory_id(parameter) for parameter in parameters}
         self.placed: dict[str, torch.Tensor] = {}
         self.filling = TensorRestore()  # after its run the tensors have their values
         self._parameter: torch.Tensor | None = None  # the parameter whose entry is restored
 
-    def entry(
+    def restore_entry(
         self,
         stored: Mapping[str, Any],
         live: Any,
@@ -303,24 +313,28 @@ class _Placement:
             )
 
         old, self._parameter = live if isinstance(live, dict) else {}, parameter
-        found = {key: self.value(item, old.get(key), device(key)) for key, item in stored.items()}
+        found = {
+            key: self.restore_value(item, old.get(key), device(key)) for key, item in stored.items()
+        }
         self._parameter = None
         return found
 
-    def value(self, stored: Any, live: Any, device: _Device) -> Any:
-        """`stored` decoded, reading into the tensors of `live` where they fit."""
+    def restore_value(self, stored: Any, live: Any, device: _Device) -> Any:
+        """Return `stored` decoded, with tensors read into the tensors of `live` where they fit."""
         if is_stored_tensor(stored):
-            return self._tensor(stored, live, device(stored, live))
+            return self._restore_tensor(stored, live, device(stored, live))
         if isinstance(stored, torch.Tensor):
             return stored.to(device(stored, live))
         if isinstance(stored, deque):
-            items = self.value(
+            items = self.restore_value(
                 list(stored), list(live) if isinstance(live, deque) else None, device
             )
             return deque(items, stored.maxlen)
         if type(stored) is dict:
             old = live if isinstance(live, dict) else {}
-            return {key: self.value(item, old.get(key), device) for key, item in stored.items()}
+            return {
+                key: self.restore_value(item, old.get(key), device) for key, item in stored.items()
+            }
         if type(stored) in (list, tuple):
             olds = (
                 live
@@ -328,33 +342,34 @@ class _Placement:
                 else [None] * len(stored)
             )
             return type(stored)(
-                self.value(item, each, device) for item, each in zip(stored, olds, strict=True)
+                self.restore_value(item, each, device)
+                for item, each in zip(stored, olds, strict=True)
             )
-        return whole(stored)
+        return read_whole(stored)
 
-    def _tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
+    def _restore_tensor(self, stored: LeafReader, live: Any, device: torch.device) -> torch.Tensor:
         if stored.key not in self.placed:
             if self._fits(stored, live, device):
-                self.filling.into(live.detach(), stored)
+                self.filling.read_into(live.detach(), stored)
             else:
-                live = self.filling.fresh(stored, device, self._parameter)
-            self.taken.add(storage(live))
+                live = self.filling.read_new(stored, device, self._parameter)
+            self.taken.add(memory_id(live))
             self.placed[stored.key] = live
         return self.placed[stored.key]
 
     def _fits(self, stored: LeafReader, live: Any, device: torch.device) -> bool:
         return (
             isinstance(live, torch.Tensor)
-            and facts(live) == facts(stored)
+            and tensor_facts(live) == tensor_facts(stored)
             and live.device == device
             and _is_laid_out(live, stored.attrs.get("stride"))
-            and storage(live) not in self.taken
+            and memory_id(live) not in self.taken
         )
 
 
 def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placement) -> None:
-    """Return the checkpoint's options in its order,
-    then options of the live group alone; `params` stay.
+    """Give the group the checkpoint's options in its order, then options of the live group alone;
+    `params` stay.
     """
     elsewhere = group["params"][0].device if group["params"] else torch.device("cpu")
 
@@ -372,13 +387,13 @@ def _restore_group(group: dict[str, Any], old: Mapping[str, Any], place: _Placem
             live.detach().fill_(value)
             options[key] = live
         else:
-            options[key] = place.value(value, live, device)
+            options[key] = place.restore_value(value, live, device)
     only_here = {key: value for key, value in group.items() if key not in options}
     group.clear()
     group.update(options | only_here)
 
 
-def _numbered(
+def _numbered_parameters(
     optimizer: Optimizer, old_groups: Iterable[Mapping[str, Any]]
 ) -> Iterable[tuple[int, torch.Tensor]]:
     for group, old in zip(optimizer.param_groups, old_groups, strict=True):
@@ -386,12 +401,13 @@ def _numbered(
 
 
 def _require_groups(stored: Any) -> None:
-    """
+    """Require stored groups that an optimizer can have.
+
     Raises:
         Damaged: no optimizer has such groups.
     """
-    found = shaped(_Optimizer, stored, "an optimizer's state")
-    groups = [shaped(_Group, group, "an optimizer's group") for group in found.param_groups]
+    found = convert_stored(_Optimizer, stored, "an optimizer's state")
+    groups = [convert_stored(_Group, group, "an optimizer's group") for group in found.param_groups]
     numbers = [number for group in groups for number in group.params]
     if len({*numbers}) != len(numbers):
         raise Damaged("an optimizer's groups share a parameter")
@@ -417,11 +433,11 @@ def _group_differences(
     return lines + [
         f"{path}: parameter {position} is {there} in the checkpoint, {here} here"
         for position, (there, here) in enumerate(names)
-        if _bare(there) != _bare(here)
+        if _without_values(there) != _without_values(here)
     ]
 
 
-def _bare(name: str) -> str:
+def _without_values(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "module"))
 
 
@@ -438,8 +454,8 @@ _MOMENTS = {  # of torch's optimizers: what each parameter has after the first s
 
 
 def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list[str]:
-    """Whether torch's moments are there, and each has its parameter's shape, or 1 in a factored
-    dimension.
+    """Return one line for each of torch's moments that is missing, or has neither its parameter's
+    shape nor 1 in a factored dimension.
 
     LBFGS flattens its moments, and other authors' optimizers may project them: these are not
     compared.
@@ -448,8 +464,8 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
         return []
     lines = []
     wanted = _MOMENTS.get(type(optimizer).__name__, ())
-    for number, parameter in _numbered(optimizer, stored["param_groups"]):
-        entry = shaped(
+    for number, parameter in _numbered_parameters(optimizer, stored["param_groups"]):
+        entry = convert_stored(
             dict[str, Any], stored["state"].get(number, {}), f"an optimizer's state/{number}"
         )
         if (
@@ -462,13 +478,13 @@ def _moment_differences(optimizer: Optimizer, stored: Mapping[str, Any]) -> list
                 "another kind of optimizer saved it"
             )
         moments = {name: entry[name] for name in wanted if name in entry}
-        if facts(entry.get("momentum_buffer")) is not None:  # SGD has it only with momentum
+        if tensor_facts(entry.get("momentum_buffer")) is not None:  # SGD has it only with momentum
             moments["momentum_buffer"] = entry["momentum_buffer"]
         lines += _kind_differences(f"state/{number}", moments, parameter)
         for key, value in entry.items():
             if is_stored_tensor(value):
                 require_described(value)
-            there, here = facts(value), tuple(parameter.shape)
+            there, here = tensor_facts(value), tuple(parameter.shape)
             if there is None or len(there.shape) != len(here):
                 continue
             if any(old not in (1, new) for old, new in zip(there.shape, here, strict=True)):

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import UsageError
-from . import entered
+from . import baseline
 
 
 def override(
@@ -29,19 +29,19 @@ def override(
         UsageError: no group has such an option, or a value does not fit; nothing was changed.
     """
     planned = {option: _per_group(optimizer, option, value) for option, value in changes.items()}
-    driving = [scheduler for scheduler in schedulers if _drives(scheduler, optimizer)]
+    driving = [scheduler for scheduler in schedulers if _sets_rates_of(scheduler, optimizer)]
     lines = []
     for option, values in planned.items():
         for number, (group, new) in enumerate(zip(optimizer.param_groups, values, strict=True)):
             if option == "lr" and "initial_lr" in group:
-                line = _rebase(group, float(new), number, driving)
+                line = _scale_rates(group, float(new), number, driving)
             else:
-                line = f"{option} {_shown(group.get(option))} -> {_shown(new)}"
-                _set(group, option, new)
+                line = f"{option} {_short_text(group.get(option))} -> {_short_text(new)}"
+                _set_in_place(group, option, new)
             lines.append(f"group {number}: {line}")
-    known = entered.of_optimizer(optimizer)
+    known = baseline.optimizer_baseline(optimizer)
     if known is not None and planned:
-        known.begin(optimizer, [])
+        known.record_options(optimizer, [])
     return lines
 
 
@@ -74,7 +74,9 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _rebase(group: dict[str, Any], new: float, number: int, schedulers: Iterable[object]) -> str:
+def _scale_rates(
+    group: dict[str, Any], new: float, number: int, schedulers: Iterable[object]
+) -> str:
     old = float(group["initial_lr"])
     before = float(group["lr"])
 
@@ -83,34 +85,34 @@ def _rebase(group: dict[str, Any], new: float, number: int, schedulers: Iterable
 
     for option in ("lr", "max_lr", "min_lr"):
         if option in group:
-            _set(group, option, scaled(group[option]))
-    _set(group, "initial_lr", new)
-    for scheduler in chain.from_iterable(map(_with_parts, schedulers)):
+            _set_in_place(group, option, scaled(group[option]))
+    _set_in_place(group, "initial_lr", new)
+    for scheduler in chain.from_iterable(map(_inner_schedulers, schedulers)):
         for name in ("base_lrs", "max_lrs", "_last_lr"):
             rates = getattr(scheduler, name, None)
             if isinstance(rates, list) and number < len(rates):
-                _set(rates, number, scaled(rates[number]))
+                _set_in_place(rates, number, scaled(rates[number]))
     return f"base lr {old:g} -> {new:g} (now {before:g} -> {float(group['lr']):g})"
 
 
-def _with_parts(scheduler: Any) -> Iterable[Any]:
+def _inner_schedulers(scheduler: Any) -> Iterable[Any]:
     yield scheduler
     parts = getattr(scheduler, "_schedulers", ())
     for part in parts if isinstance(parts, list | tuple) else ():
-        yield from _with_parts(part)
+        yield from _inner_schedulers(part)
 
 
-def _drives(scheduler: Any, optimizer: Optimizer) -> bool:
-    """Whether it sets the rates of these groups.
-    Its optimizer may be accelerate's, which stands around this one.
+def _sets_rates_of(scheduler: Any, optimizer: Optimizer) -> bool:
+    """Return whether the scheduler sets the rates of these groups. Its optimizer may be
+    accelerate's, which wraps this one.
     """
     return isinstance(scheduler, LRScheduler) and any(
         getattr(getattr(part, "optimizer", None), "param_groups", None) is optimizer.param_groups
-        for part in _with_parts(scheduler)
+        for part in _inner_schedulers(scheduler)
     )
 
 
-def _set(container: Any, key: Any, value: Any) -> None:
+def _set_in_place(container: Any, key: Any, value: Any) -> None:
     """Assign the value, or fill the existing tensor: compiled steps and CUDA graphs refer to it."""
     old = container.get(key) if isinstance(container, dict) else container[key]
     if isinstance(old, torch.Tensor):
@@ -119,7 +121,7 @@ def _set(container: Any, key: Any, value: Any) -> None:
         container[key] = value
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     return (
         f"{value.item():g}"
         if isinstance(value, torch.Tensor) and value.numel() == 1

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
-from ..store.boxes import Box, common, within
+from ..store.boxes import Box, index_within, intersection
 from ..store.stored import Piece
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-class Cut(NamedTuple):
+class StoredSlice(NamedTuple):
     """The items of a stored leaf that fill `live`."""
 
     live: torch.Tensor
@@ -33,7 +33,7 @@ def is_dtensor(value: object) -> TypeGuard[DTensor]:
     return kind is not None and isinstance(value, kind)
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return the plain tensor in this process: itself, or the local piece of a DTensor."""
     if not is_dtensor(tensor):
         return tensor
@@ -43,7 +43,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def refusal(tensor: torch.Tensor) -> str:
+def why_not_saved(tensor: torch.Tensor) -> str:
     """Return why a tensor of another type cannot be saved;
     empty for a DTensor that can be saved.
     """
@@ -55,7 +55,7 @@ def refusal(tensor: torch.Tensor) -> str:
 
 
 def is_divided(tensor: DTensor) -> bool:
-    """Whether ranks hold different parts of it."""
+    """Return whether ranks hold different parts of the tensor."""
     sizes = tensor.device_mesh.shape
     return any(
         not each.is_replicate() and size > 1
@@ -63,7 +63,7 @@ def is_divided(tensor: DTensor) -> bool:
     )
 
 
-def box(tensor: DTensor) -> Box:
+def local_box(tensor: DTensor) -> Box:
     """Return the position and shape of the local tensor in the whole. A rank outside the mesh
     has an empty box at 0.
     """
@@ -78,36 +78,36 @@ def box(tensor: DTensor) -> Box:
     return Box(tuple(min(start, most - extent) for start, extent, most in ends), tuple(shape))
 
 
-def place(tensor: DTensor) -> dict[str, Any]:
+def piece_attributes(tensor: DTensor) -> dict[str, Any]:
     """Return the attributes of a block that is a piece."""
-    found: dict[str, Any] = {"of": list(tensor.shape), "at": list(box(tensor).at)}
+    found: dict[str, Any] = {"of": list(tensor.shape), "at": list(local_box(tensor).at)}
     writer = _writer(tensor)
     if writer is not None:
         found["spare"] = writer
     return found
 
 
-def cuts(live: DTensor, stored: Any) -> Iterator[Cut]:
+def stored_slices(live: DTensor, stored: Any) -> Iterator[StoredSlice]:
     """Yield the stored leaves, and their items, that fill the local tensor of `live`."""
-    whole, target = box(live), local(live)
+    whole, target = local_box(live), local_tensor(live)
     own = getattr(stored, "own", None)
     if own is not None and own.box == whole:
         held: Sequence[Piece] = [own]  # other ranks' parts need not be read
     else:
         held = getattr(stored, "pieces", None) or [Piece((0,) * live.dim(), stored)]
     for piece in held:
-        both = common(whole, piece.box)
+        both = intersection(whole, piece.box)
         if both is not None:
-            part = target[within(whole, both)] if both != whole else target
-            yield Cut(part, piece.leaf, within(piece.box, both))
+            part = target[index_within(whole, both)] if both != whole else target
+            yield StoredSlice(part, piece.leaf, index_within(piece.box, both))
 
 
-def is_whole(cut: Cut) -> bool:
-    """Whether the cut is the whole stored leaf."""
+def is_whole_leaf(cut: StoredSlice) -> bool:
+    """Return whether the slice is the whole stored leaf."""
     return tuple(cut.live.shape) == tuple(cut.stored.shape)
 
 
-def like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def empty_like(parameter: DTensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialized DTensor of that shape,
     with the placements that torch derives from `parameter`.
     """
@@ -122,7 +122,9 @@ def divided_like(live: DTensor, whole: torch.Tensor) -> torch.Tensor:
     """
     fresh: Any = torch.empty_like(live, dtype=whole.dtype, requires_grad=False)
     with torch.no_grad():
-        local(fresh).copy_(whole[within(Box((0,) * live.dim(), tuple(live.shape)), box(live))])
+        local_tensor(fresh).copy_(
+            whole[index_within(Box((0,) * live.dim(), tuple(live.shape)), local_box(live))]
+        )
     return fresh  # type: ignore[no-any-return]
 
 

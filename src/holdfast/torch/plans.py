@@ -1,5 +1,5 @@
-"""Plans: the order in which a DataLoader's twin takes its samples,
-and how to resume in mid-epoch.
+"""Plans: the order in which the clone of a DataLoader takes its samples, and how to resume in
+mid-epoch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..data import groups
 from ..data.advice import other_samples
 from ..data.facts import FeedPosition, LoaderFacts, known_length
 from ..data.memory import PassMemory
-from ..data.order import key
+from ..data.order import derive_key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
 from ..errors import Mismatch
 from ..state import rng
+from .loader_clone import torchdata_class
 from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
-from .twin import torchdatas
 
 _NOTHING = object()
 # keys of positions: a sampler's state between passes; its pass is over
@@ -64,13 +64,13 @@ class BatchPlan:
     def consumed(self, position: FeedPosition) -> None:
         """Record that the loop has taken the batch that ends at `position`."""
 
-    def after(self) -> dict[str, Any]:
-        """Return the keys that the position after an epoch's last batch has in addition."""
+    def end_position(self) -> dict[str, Any]:
+        """Return keys to add to the position after an epoch's last batch."""
         return {}
 
     @abstractmethod
     def describe(self) -> LoaderFacts:
-        """The facts that determine the order."""
+        """Return the facts that determine the order."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class OrderPlan(BatchPlan):
     def describe(self) -> LoaderFacts:
         order = self.order.describe()
         if not isinstance(self.order, Sampler):
-            return order | {"sampler": self.name} | _ranks(self.order.world, self.batch_size)
+            return order | {"sampler": self.name} | _rank_facts(self.order.world, self.batch_size)
         if self.name != "holdfast":
             del order["seed"]  # it belongs to the run
         return order | {"sampler": self.name}
@@ -139,12 +139,12 @@ class GroupPlan(BatchPlan):
             "batch_size": sampler.batch_size,
             "drop_last": sampler.drop_last,
         }
-        return sampler.describe() | size | _ranks(sampler.world, sampler.batch_size)
+        return sampler.describe() | size | _rank_facts(sampler.world, sampler.batch_size)
 
     def _steps(self, epoch: int, batches: int, samples: int, taken: groups.Taken) -> Iterator[Step]:
         for number, batch in enumerate(self.sampler.batches(epoch, taken), 1):
             samples += len(batch) * self.sampler.world
-            now = groups.further(taken, self.sampler.together, number)
+            now = groups.add_batches(taken, self.sampler.together, number)
             position = position_of(epoch, batches + number, samples) | {
                 "taken": [[*pair] for pair in now]
             }
@@ -170,15 +170,15 @@ class ReplayPlan(BatchPlan):
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         if not self._walked:
-            self._come_to(at)
+            self._restore_sampler(at)
         self._walked = True
         if _OVER in at:
             return iter(())
         steps = self._steps(epoch)
-        _replay(steps, at)
+        _skip_to(steps, at)
         return steps
 
-    def _come_to(self, at: FeedPosition) -> None:
+    def _restore_sampler(self, at: FeedPosition) -> None:
         """Give the sampler the state that it had when the pass of `at` began,
         or after the pass if it was over.
         """
@@ -187,11 +187,11 @@ class ReplayPlan(BatchPlan):
             self._memory.restore(before.get(_MEMORY, {}))
             if _OVER not in before:
                 # differs if the sampler depends on earlier epochs
-                _replay(self._steps(before["epoch"]), before)
+                _skip_to(self._steps(before["epoch"]), before)
         self._memory.restore(at.get(_MEMORY, {}))
 
-    def after(self) -> dict[str, Any]:
-        carried = self._memory.now() if self._over else {}
+    def end_position(self) -> dict[str, Any]:
+        carried = self._memory.current_values() if self._over else {}
         return {_MEMORY: carried, _OVER: True} if carried else {}
 
     def describe(self) -> LoaderFacts:
@@ -200,22 +200,22 @@ class ReplayPlan(BatchPlan):
     def _steps(self, epoch: int) -> Iterator[Step]:
         digest = xxhash.xxh3_128()
         samples, self._over = 0, False
-        self._memory.begin()
-        for batches, indices in enumerate(_drawn(self.source, self.seed, epoch), 1):
-            digest.update(repr(_plain(indices)).encode())
-            samples += _samples(indices)
+        self._memory.begin_pass()
+        for batches, indices in enumerate(_draw_items(self.source, self.seed, epoch), 1):
+            digest.update(repr(_plain_indices(indices)).encode())
+            samples += _count_samples(indices)
             position = position_of(epoch, batches, samples) | {"digest": digest.hexdigest()}
-            if carried := self._carried(batches):
+            if carried := self._state_before_pass(batches):
                 position[_MEMORY] = carried
             yield Step(_with_epoch(indices, epoch), position)
         self._over = True
 
-    def _carried(self, batches: int) -> dict[str, Any]:
+    def _state_before_pass(self, batches: int) -> dict[str, Any]:
         """Return the sampler's state at the pass's beginning,
         if passes change it; read once in a pass.
         """
         if batches == 1:
-            self._before = self._memory.before()
+            self._before = self._memory.values_before_pass()
         return self._before
 
 
@@ -238,28 +238,28 @@ class StatefulPlan(BatchPlan):
 
     def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         before = at if at.get("ended") else at.get("before")
-        if before is not None and self._leave(before):
+        if before is not None and self._finish_epoch(before):
             at = {**at, "sampler": before["sampler"]}
         return iter(()) if at.get("ended") else self._steps(epoch, at)
 
     def describe(self) -> LoaderFacts:
         return {"sampler": type(self.keeper).__name__, "order": "its own state"}
 
-    def _leave(self, before: FeedPosition) -> bool:
+    def _finish_epoch(self, before: FeedPosition) -> bool:
         """End the epoch of `before`.
         Return whether its state is already the next epoch's beginning.
         """
-        further = next(self._drawn(before), None) is not None
+        further = next(self._draw_batches(before), None) is not None
         return further and bool(before.get("ended"))
 
     def _steps(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
         batches, samples = at["batches"], at["samples"]
-        drawn = self._drawn(at)
+        drawn = self._draw_batches(at)
         following = next(drawn, None)
         while following is not None:
             indices, following = following, None
             batches += 1
-            samples += _samples(indices)
+            samples += _count_samples(indices)
             position = position_of(epoch, batches, samples) | {
                 "sampler": deepcopy(self.keeper.state_dict())
             }
@@ -272,32 +272,32 @@ class StatefulPlan(BatchPlan):
                 following = next(drawn, None)
 
     def _may_be_last(self, indices: Any, batches: int) -> bool:
-        if self.source is not self.keeper and _samples(indices) < self.source.batch_size:
+        if self.source is not self.keeper and _count_samples(indices) < self.source.batch_size:
             return True
         length = known_length(self.source)
         return length is not None and batches >= length
 
-    def _drawn(self, at: FeedPosition) -> Iterator[Any]:
+    def _draw_batches(self, at: FeedPosition) -> Iterator[Any]:
         def load() -> None:
             if "sampler" in at:
                 self.keeper.load_state_dict(deepcopy(at["sampler"]))
 
-        return _drawn(self.source, self.seed, at["epoch"], load)
+        return _draw_items(self.source, self.seed, at["epoch"], load)
 
 
 def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPlan:
-    """Return the plan of a loader; `inside`: its batch sampler, where the loader's own repeats
-    that without end.
+    """Return the plan of a loader; `inside`: its batch sampler, if the loader's own batch sampler
+    repeats that one without end.
     """
     source: Any = inside or (
         loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     )
     # another subclass may batch differently
-    plain = type(source) in {BatchSampler, torchdatas("BatchSampler")}
+    plain = type(source) in {BatchSampler, torchdata_class("BatchSampler")}
     sampler = source.sampler if plain else source
     if isinstance(sampler, InterruptibleDistributedGroupedBatchSampler) and _iterates_as(sampler):
         return GroupPlan(sampler)
-    order = _order(sampler, seed)
+    order = _order_of(sampler, seed)
     if order is not None and (plain or source is loader.sampler):
         size, drop_last = (source.batch_size, source.drop_last) if plain else (None, False)
         name = "holdfast" if order is sampler else type(sampler).__name__
@@ -309,9 +309,9 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
     return ReplayPlan(source, seed)
 
 
-def _order(sampler: Any, seed: int) -> BatchOrder | None:
-    """Return the order that replaces `sampler`: itself if it is ours, ours like torch's
-    DistributedSampler for that one, and one of (seed, epoch) for torch's two plain ones.
+def _order_of(sampler: Any, seed: int) -> BatchOrder | None:
+    """Return the order that replaces `sampler`: itself if it is Holdfast's, one like torch's
+    DistributedSampler for that, and one of (seed, epoch) for torch's two plain samplers.
     """
     if isinstance(sampler, Sampler | InterruptibleDistributedSampler):
         return sampler if _iterates_as(sampler) else None
@@ -321,7 +321,8 @@ def _order(sampler: Any, seed: int) -> BatchOrder | None:
     if type(sampler) is SequentialSampler:
         return Sampler(sampler.data_source, seed, shuffle=False)
     whole = (
-        type(sampler) in {RandomSampler, torchdatas("RandomSampler")} and not sampler.replacement
+        type(sampler) in {RandomSampler, torchdata_class("RandomSampler")}
+        and not sampler.replacement
     )
     if whole and sampler.num_samples == len(sampler.data_source):
         return Sampler(sampler.data_source, seed)
@@ -334,23 +335,23 @@ def _iterates_as(sampler: Any) -> bool:
     return any(type(sampler).__iter__ is kind.__iter__ for kind in ours)
 
 
-def _ranks(world: int, batch_size: int | None) -> dict[str, Any]:
+def _rank_facts(world: int, batch_size: int | None) -> dict[str, Any]:
     """Facts of a loader that is one of several."""
     return {"world": world, "global_batch_size": world * (batch_size or 1)}
 
 
-def _drawn(
+def _draw_items(
     source: Any, seed: int, epoch: int, load: Callable[[], None] = lambda: None
 ) -> Iterator[Any]:
     """Yield the items of `source` for `epoch` after `load` has run;
     the global generators do not advance.
     """
-    with rng.scope(key("sampler", seed, epoch)):
-        _begin(source, seed, epoch)
+    with rng.seeded_scope(derive_key("sampler", seed, epoch)):
+        _set_epoch(source, seed, epoch)
         load()
         indices, stream = iter(source), rng.capture()
     while True:
-        with rng.scope(0):
+        with rng.seeded_scope(0):
             rng.restore(stream)
             batch = next(indices, _NOTHING)
             stream = rng.capture()
@@ -359,17 +360,17 @@ def _drawn(
         yield batch
 
 
-def _begin(source: Any, seed: int, epoch: int) -> None:
+def _set_epoch(source: Any, seed: int, epoch: int) -> None:
     """Set the epoch of the sampler and of the one inside it."""
     samplers: tuple[Any, Any] = (source, getattr(source, "sampler", None))
     for sampler in samplers:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         if isinstance(getattr(sampler, "generator", None), torch.Generator):
-            sampler.generator.manual_seed(key("sampler", seed, epoch))
+            sampler.generator.manual_seed(derive_key("sampler", seed, epoch))
 
 
-def _replay(steps: Iterator[Step], position: FeedPosition) -> None:
+def _skip_to(steps: Iterator[Step], position: FeedPosition) -> None:
     count, digest = position["batches"], position.get("digest")
     last = next(itertools.islice(steps, count - 1, count), None) if count else None
     if count and (last is None or digest not in {None, last.position["digest"]}):
@@ -384,12 +385,12 @@ def position_of(epoch: int, batches: int, samples: int) -> dict[str, Any]:
     return {"epoch": epoch, "batches": batches, "samples": samples}
 
 
-def _samples(indices: Any) -> int:
+def _count_samples(indices: Any) -> int:
     return len(indices) if hasattr(indices, "__len__") else 1
 
 
 def _with_epoch(indices: Any, epoch: int) -> Any:
-    """The same indices; the whole numbers among them carry the epoch."""
+    """Return the same indices; the whole numbers among them carry the epoch."""
     if isinstance(indices, Integral):
         return Index(int(indices), epoch)
     if type(indices) in {list, tuple}:
@@ -397,8 +398,8 @@ def _with_epoch(indices: Any, epoch: int) -> Any:
     return indices
 
 
-def _plain(indices: Any) -> Any:
-    """Indices whose repr() is the same in every process and version."""
+def _plain_indices(indices: Any) -> Any:
+    """Return the indices in a form whose repr() is the same in every process and version."""
     if type(indices) in {list, tuple}:
-        return [_plain(index) for index in indices]
+        return [_plain_indices(index) for index in indices]
     return indices.tolist() if hasattr(indices, "tolist") else indices

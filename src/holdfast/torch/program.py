@@ -9,32 +9,41 @@ from typing import Any
 import torch
 from torch import initial_seed
 
-from .left_out import left_out, saves_nothing
-from .modules import still
+from .left_out import saves_nothing, unsaved_attributes
+from .modules import evaluation_mode
 from .ranks import ranks
-from .reducer import Reducers
-from .stepping import Steps
-from .untracked import alone, forgotten, held_by, learned, place, saves_alone, stepped_in, untracked
-from .workers import sheltered
+from .reducer import ReducerLayouts
+from .stepping import StepObserver
+from .untracked import (
+    is_stepped,
+    is_unshared,
+    memory_of,
+    memory_of_run,
+    omits_references,
+    unsaved_optimizers,
+    unsaved_tensors,
+    untracked_parameters,
+)
+from .workers import workers_ignore_stops
 
 __all__ = [
-    "Reducers",
-    "Steps",
-    "alone",
+    "ReducerLayouts",
+    "StepObserver",
+    "evaluation_mode",
     "facts",
-    "forgotten",
-    "held_by",
     "initial_seed",
-    "learned",
-    "left_out",
-    "place",
+    "is_stepped",
+    "is_unshared",
+    "memory_of",
+    "memory_of_run",
+    "omits_references",
     "ranks",
-    "saves_alone",
     "saves_nothing",
-    "sheltered",
-    "stepped_in",
-    "still",
-    "untracked",
+    "unsaved_attributes",
+    "unsaved_optimizers",
+    "unsaved_tensors",
+    "untracked_parameters",
+    "workers_ignore_stops",
 ]
 
 

@@ -10,7 +10,7 @@ from torch import distributed
 
 from ..errors import RanksError, UsageError
 from ..ranks import ALONE, Ranks
-from .meeting import meet
+from .rendezvous import agree_on_prefix
 from .world import is_grouped
 
 _serial = itertools.count(1)  # every rank begins the same runs, in the same order
@@ -30,12 +30,12 @@ def ranks(timeout_s: float) -> Ranks | None:
         f"holdfast/{next(_serial)}",
     )
     store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001  there is no public way
-    name = meet(StoreChannel(store, f"{place}/meeting"), rank, world, timeout_s)
+    name = agree_on_prefix(StoreChannel(store, f"{place}/meeting"), rank, world, timeout_s)
     return Ranks(rank, world, StoreChannel(store, f"{place}/{name}"), timeout_s=timeout_s)
 
 
 class StoreChannel:
-    """Keys and values in a store of torch's, under a prefix, over its own connection.
+    """A channel in a store of torch's, with keys under a prefix, over its own connection.
 
     It asks whether a key exists before it reads it. Reading one that does not exist would wait in
     C++, where Python handles no signals, and print warnings.
@@ -49,21 +49,21 @@ class StoreChannel:
         self._store = c10d.PrefixStore(name, own)
 
     def put(self, key: str, value: bytes) -> None:
-        self._ask("set", key, value)
+        self._call_store("set", key, value)
 
     def get(self, key: str) -> bytes | None:
-        if not self._ask("check", [key]):
+        if not self._call_store("check", [key]):
             return None
-        found: bytes = self._ask("get", key)
+        found: bytes = self._call_store("get", key)
         return found
 
     def drop(self, key: str) -> None:
-        self._ask("delete_key", key)
+        self._call_store("delete_key", key)
 
-    def twin(self) -> StoreChannel:
+    def reconnect(self) -> StoreChannel:
         return StoreChannel(self._shared, self._name)
 
-    def _ask(self, what: str, *given: Any) -> Any:
+    def _call_store(self, what: str, *given: Any) -> Any:
         if os.getpid() != self._process:
             raise UsageError("a forked child, such as a DataLoader's worker, is no rank")
         try:

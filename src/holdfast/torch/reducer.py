@@ -1,5 +1,5 @@
-"""DDP's reducers: the order in which a run's first backward pass made gradients ready, and the same
-after a restart.
+"""Saves and restores the order in which a run's first backward pass made gradients ready in DDP's
+reducers.
 
 DistributedDataParallel sums gradients in buckets. It begins with buckets in the order in which
 parameters are declared, and rebuilds them once in the order in which the first backward pass made
@@ -36,13 +36,13 @@ class BucketLayout(NamedTuple):
     passes: int
 
 
-class Reducers:
+class ReducerLayouts:
     """Saves and restores the bucket layouts of the DDP models in `objects`,
     which are searched for once.
     """
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
-        self._models = _models(objects)
+        self._models = _ddp_models(objects)
 
     def capture(self) -> dict[str, list[Any]]:
         """Return the layout of each reducer, by name,
@@ -51,10 +51,10 @@ class Reducers:
         return {
             name: list(seen)
             for name, model in self._models.items()
-            if (seen := _seen(model)) is not None
+            if (seen := _current_layout(model)) is not None
         }
 
-    def warm(self, captured: Mapping[str, Any]) -> list[str]:
+    def restore_layouts(self, captured: Mapping[str, Any]) -> list[str]:
         """Give the layouts from `capture` to reducers without a backward pass; return their names.
         A collective.
 
@@ -63,16 +63,16 @@ class Reducers:
         """
         warmed = []
         for name, model in self._models.items():
-            if name in captured and _seen(model) is None:
+            if name in captured and _current_layout(model) is None:
                 order, passes = captured[name]
                 parameters = _parameters(model)
                 if set(order) <= set(range(len(parameters))):
-                    _drive(model, parameters, BucketLayout(list(order), passes))
+                    _run_backward(model, parameters, BucketLayout(list(order), passes))
                     warmed.append(name)
         return warmed
 
 
-def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
+def _ddp_models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
     """Return DDP's wrappers of tracked models by the name of their first parameter; in the same
     order on every rank.
     """
@@ -84,7 +84,7 @@ def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
         return {}
     names = _names(objects)
     found: dict[str, DistributedDataParallel] = {}
-    for model in _wrappers(objects.values()):
+    for model in _ddp_wrappers(objects.values()):
         known = [
             names[id(parameter)]
             for parameter in model.module.parameters()
@@ -95,7 +95,7 @@ def _models(objects: Mapping[str, Any]) -> dict[str, DistributedDataParallel]:
     return dict(sorted(found.items()))
 
 
-def _wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
+def _ddp_wrappers(targets: Iterable[Any]) -> Iterator[DistributedDataParallel]:
     """Yield tracked wrappers, then all others that exist:
     a script may track only the model inside.
     """
@@ -120,7 +120,7 @@ def _names(objects: Mapping[str, Any]) -> dict[int, str]:
         id(parameter): f"{name}/{key}"
         for name, target in objects.items()
         if isinstance(target, nn.Module)
-        for key, parameter in modules.unwrapped(target).named_parameters()
+        for key, parameter in modules.unwrap(target).named_parameters()
     }
 
 
@@ -138,7 +138,7 @@ def _parameters(model: DistributedDataParallel) -> list[nn.Parameter]:
     ]
 
 
-def _seen(model: DistributedDataParallel) -> BucketLayout | None:
+def _current_layout(model: DistributedDataParallel) -> BucketLayout | None:
     """Return the layout of a reducer; None before the first backward pass of this process."""
     wrapper: Any = model
     wrapper.logger.set_runtime_stats_and_log()  # otherwise the data is of the last iteration
@@ -161,7 +161,7 @@ def _numbers(text: str | None) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text or "")]
 
 
-def _drive(
+def _run_backward(
     model: DistributedDataParallel, parameters: Iterable[nn.Parameter], seen: BucketLayout
 ) -> None:
     reducer: Any = model.reducer
@@ -176,13 +176,13 @@ def _drive(
             reducer.prepare_for_forward()
             reducer.prepare_for_backward([])
             start = torch.zeros((), requires_grad=True)
-            _Pass.apply(start, model, seen.order).backward()  # type: ignore[no-untyped-call]
+            _OrderedBackward.apply(start, model, seen.order).backward()  # type: ignore[no-untyped-call]
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient
 
 
-class _Pass(Function):
+class _OrderedBackward(Function):
     """A backward pass in which gradients become ready in the given order."""
 
     @staticmethod

@@ -12,11 +12,12 @@ from ..state.rng import GeneratorSource
 def capture() -> dict[str, Any]:
     # before its initialisation CUDA has drawn nothing, and a query would initialise it (in a forked
     # worker: fail)
-    cuda = torch.cuda.get_rng_state_all() if _cuda_began() else []
+    cuda = torch.cuda.get_rng_state_all() if _is_cuda_initialized() else []
     return {"cpu": torch.get_rng_state(), "cuda": list(cuda)}
 
 
-def _cuda_began() -> bool:
+def _is_cuda_initialized() -> bool:
+    """Return whether this process has begun to use CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
@@ -34,7 +35,7 @@ def restore(state: Any) -> list[str]:
 def seed(number: int) -> None:
     # torch.manual_seed would queue a seed for an uninitialised CUDA, which no restore can undo
     torch.default_generator.manual_seed(number % 2**64)
-    if _cuda_began():
+    if _is_cuda_initialized():
         torch.cuda.manual_seed_all(number % 2**64)
 
 

@@ -26,9 +26,9 @@ from typing import Any
 from torch.utils.data import DistributedSampler, Sampler
 
 from ..data import groups
-from ..data.order import key
-from ..data.seeded import Index, carrying
-from ..data.split import Split
+from ..data.order import derive_key
+from ..data.seeded import Index, with_epoch
+from ..data.split import RankSplit
 from ..errors import UsageError
 from .interruptible import Interruptible
 from .world import world
@@ -56,17 +56,17 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         rank, size = world(rank, num_replicas)
         DistributedSampler.__init__(self, dataset, size, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         Interruptible.__init__(self, dataset, seed, shuffle=shuffle)
-        self._split = Split(self._order.length, size, rank, drop_last)
+        self._split = RankSplit(self._order.length, size, rank, drop_last)
         self.world = size
         self.position = 0  # samples of this epoch that all ranks together have consumed
 
     def __iter__(self) -> Iterator[int]:
-        self._iterated()
+        self._note_iteration()
         yield from self.indices(self.epoch, self.position)
 
     @property
     def remaining(self) -> int:
-        return self._split.rounds(self.position)
+        return self._split.samples_left(self.position)
 
     @property
     def progress(self) -> int:
@@ -82,16 +82,16 @@ class InterruptibleDistributedSampler(Interruptible, DistributedSampler[int]):
         Raises:
             UsageError: fewer are left.
         """
-        if self._require(n, "samples"):
+        if self._must_count(n, "samples"):
             self.position += n * self.world
 
     def indices(self, epoch: int, start: int = 0) -> Iterator[Index]:
         """Return this rank's part of `epoch` from position `start`;
         the sampler's own position does not change.
         """
-        return carrying(self._order.walk(epoch, self._split.places(start)), epoch)
+        return with_epoch(self._order.walk(epoch, self._split.remaining_places(start)), epoch)
 
-    def _go(self, epoch: int, position: int) -> None:
+    def _set_position(self, epoch: int, position: int) -> None:
         self.epoch, self.position = epoch, position
 
     def _position(self) -> int:
@@ -145,7 +145,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         self.num_batches = sum(
             size // self.together if drop_last else -(-size // self.together) for size in sizes
         )
-        self._groups = f"{key(*self.group_ids):016x}"
+        self._groups = f"{derive_key(*self.group_ids):016x}"
         self._last: dict[Any, list[list[int]]] = {}
         self.taken: groups.Taken = ()
 
@@ -153,7 +153,7 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         return self.num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        self._iterated()
+        self._note_iteration()
         yield from self.batches(self.epoch, self.taken)
 
     @property
@@ -173,8 +173,8 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         Raises:
             UsageError: fewer are left.
         """
-        if self._require(n, "batches"):
-            self.taken = groups.further(self.taken, self.together, n)
+        if self._must_count(n, "batches"):
+            self.taken = groups.add_batches(self.taken, self.together, n)
 
     def batches(self, epoch: int, taken: groups.Taken = ()) -> Iterator[list[int]]:
         """Return this rank's batches of `epoch` after those `taken`;
@@ -182,25 +182,27 @@ class InterruptibleDistributedGroupedBatchSampler(Interruptible, Sampler[list[in
         """
         made, done = self._batches(epoch, taken)
         for batch in made[done:]:
-            yield list(carrying(groups.part(batch, self.world, self.rank), epoch))
+            yield list(with_epoch(groups.part_of_rank(batch, self.world, self.rank), epoch))
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"groups": self._groups}
 
     def _batches(self, epoch: int, taken: groups.Taken) -> tuple[list[list[int]], int]:
         """The batches over all ranks since they have this size, and how many of them were taken."""
-        before, done = groups.since(taken, self.together)
+        before, done = groups.split_by_size(taken, self.together)
         wanted = epoch, tuple(before)
         if wanted not in self._last:
-            left = groups.rest(self._order.of(epoch).tolist(), self.group_ids, before)
+            left = groups.remaining_samples(
+                self._order.epoch_order(epoch).tolist(), self.group_ids, before
+            )
             self._last = {
-                wanted: groups.batches(
+                wanted: groups.group_batches(
                     left, self.group_ids, self.together, drop_last=self.drop_last
                 )
             }
         return self._last[wanted], done
 
-    def _go(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
+    def _set_position(self, epoch: int, position: Sequence[Sequence[int]]) -> None:
         self.epoch, self.taken = epoch, [(size, number) for size, number in position]
 
     def _position(self) -> list[list[int]]:

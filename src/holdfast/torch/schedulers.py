@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from ..errors import UsageError
-from ..state.fill import whole
+from ..state.fill import read_whole
 from .optimizers import is_torchs
-from .stored import load
+from .stored import load_live_state
 
 _Parts = list[tuple[LRScheduler, Any]]  # schedulers inside of another one, and their stored states
 
@@ -75,7 +75,7 @@ def differences(scheduler: LRScheduler, stored: Any) -> list[str]:
     lines = _state_differences("", scheduler, stored)
     if not lines:
         parts: _Parts = []
-        _completed(whole(stored), scheduler.state_dict(), parts)
+        _with_live_objects(read_whole(stored), scheduler.state_dict(), parts)
         lines += [line for part, old in parts for line in differences(part, old)]
     return lines
 
@@ -87,43 +87,43 @@ def restore(scheduler: LRScheduler, stored: Any) -> None:
         Mismatch: the scheduler's own load_state_dict refused.
     """
     parts: _Parts = []
-    completed = _completed(whole(stored), scheduler.state_dict(), parts)
+    completed = _with_live_objects(read_whole(stored), scheduler.state_dict(), parts)
     for part, old in parts:
         restore(part, old)
-    load(scheduler, completed)
+    load_live_state(scheduler, completed)
 
 
 def _storable(value: Any, around: tuple[Any, ...]) -> Any:
-    """`around`: the schedulers that hold it; what refers to one of them is the script's own."""
+    """Return the part of a scheduler's value that is stored. `around`: the schedulers that hold it;
+    references to them are not stored.
+    """
     if isinstance(value, LRScheduler):
         return _storable(_state(value), (*around, value))
     if type(value) is dict:
         return {
             key: _storable(item, around)
             for key, item in value.items()
-            if not _is_scripts_own(item, around)
+            if not _belongs_to_script(item, around)
         }
     return (
         [_storable(item, around) for item in value]
-        if type(value) in (list, tuple) and _holds(value)
+        if type(value) in (list, tuple) and _is_stored_by_item(value)
         else value
     )
 
 
-def _holds(value: Any) -> bool:
-    """Whether a list holds others, so that it is stored item by item.
-    A tuple does if a scheduler is in it.
-    """
+def _is_stored_by_item(value: Any) -> bool:
+    """Return whether a list is stored item by item; a tuple is if a scheduler is in it."""
     return type(value) is list or any(isinstance(item, LRScheduler) for item in value)
 
 
-def _is_scripts_own(value: Any, around: tuple[Any, ...] = ()) -> bool:
+def _belongs_to_script(value: Any, around: tuple[Any, ...] = ()) -> bool:
     if type(value) in (list, tuple) and value:
-        return all(_is_scripts_own(item, around) for item in value)
+        return all(_belongs_to_script(item, around) for item in value)
     return isinstance(value, _SCRIPTS_OWN) or any(value is each for each in around)
 
 
-def _completed(stored: Any, live: Any, parts: _Parts) -> Any:
+def _with_live_objects(stored: Any, live: Any, parts: _Parts) -> Any:
     """Return `stored` with the script's own objects taken from `live`.
 
     `parts` gets the schedulers inside, each with its stored state.
@@ -132,27 +132,29 @@ def _completed(stored: Any, live: Any, parts: _Parts) -> Any:
         parts += [(live, stored)]
         return live
     if type(live) is dict and type(stored) is dict:
-        known = {key: _completed(value, live.get(key), parts) for key, value in stored.items()}
+        known = {
+            key: _with_live_objects(value, live.get(key), parts) for key, value in stored.items()
+        }
         only_here = {key: value for key, value in live.items() if key not in stored}
         return known | {
             key: value
             for key, value in only_here.items()
-            if _is_scripts_own(value) or _is_part(value)
+            if _belongs_to_script(value) or _is_part(value)
         }
     if (
         type(live) in (list, tuple)
         and type(stored) is list
         and len(live) == len(stored)
-        and _holds(live)
+        and _is_stored_by_item(live)
     ):
         return type(live)(
-            _completed(there, here, parts) for there, here in zip(stored, live, strict=True)
+            _with_live_objects(there, here, parts) for there, here in zip(stored, live, strict=True)
         )
     return stored
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is a scheduler, or a list of such."""
+    """Return whether the value is a scheduler, or a list of schedulers."""
     return isinstance(value, LRScheduler) or (
         type(value) in (list, tuple)
         and bool(value)
@@ -164,7 +166,7 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
     if not isinstance(stored, dict):
         return [f"{path}{type(stored).__name__} in the checkpoint, a scheduler here"]
     if not is_torchs(scheduler):
-        return _other_counts(path, scheduler, stored)
+        return _count_differences(path, scheduler, stored)
     stored = {"_schedulers": []} | stored
     if not isinstance(stored["_schedulers"], list | tuple):
         return [
@@ -173,18 +175,20 @@ def _state_differences(path: str, scheduler: Any, stored: Any) -> list[str]:
                 f"{type(stored['_schedulers']).__name__} in the checkpoint, a list here"
             )
         ]
-    live, there = _public(capture(scheduler)), _public(stored)
+    live, there = _public_names(capture(scheduler)), _public_names(stored)
     lines = [f"{path}{name}: missing in the checkpoint" for name in live if name not in there]
     lines += [f"{path}{name}: only in the checkpoint" for name in there if name not in live]
-    lines += _other_counts(path, scheduler, stored)
+    lines += _count_differences(path, scheduler, stored)
     parts = getattr(scheduler, "_schedulers", [])
     for number, (part, old) in enumerate(zip(parts, stored["_schedulers"], strict=False)):
         lines += _state_differences(f"{path}_schedulers/{number}/", part, old)
     return lines
 
 
-def _other_counts(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
-    """Of lists only: in somebody's own scheduler, what has torch's names may be anything."""
+def _count_differences(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str]:
+    """Return one line for each list of torch's schedulers that has another length. Values that are
+    no lists are not compared: in other authors' schedulers these names may mean anything.
+    """
     both = [
         (name, stored.get(name), getattr(scheduler, name, []))
         for name in ("base_lrs", "_schedulers")
@@ -198,5 +202,5 @@ def _other_counts(path: str, scheduler: Any, stored: dict[str, Any]) -> list[str
     ]
 
 
-def _public(state: dict[str, Any]) -> list[str]:
+def _public_names(state: dict[str, Any]) -> list[str]:
     return [name for name in state if not str(name).startswith("_") and name != "verbose"]

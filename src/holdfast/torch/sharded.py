@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.split import Split, dealt
+from ..data.split import RankSplit, assign_places
 from ..errors import UsageError
 from ..threads import WorkerPool
 from .world import world
@@ -118,21 +118,23 @@ class DistributedShardedDataset:
         if shuffle:
             random.Random(seed).shuffle(everything)  # noqa: S311  so that the training's random stream does not change
         self.count_of_all = len(everything)
-        count = _count(self.count_of_all, self.world_size, samples_pct_per_replica)
+        count = _samples_per_rank(self.count_of_all, self.world_size, samples_pct_per_replica)
         self.files = [
             everything[place]
-            for place in dealt(Split(len(everything), self.world_size, self.rank), count)
+            for place in assign_places(
+                RankSplit(len(everything), self.world_size, self.rank), count
+            )
         ]
         self.shards = [seed if shuffle else None, self.world_size, count]
         self.sample_getitem_transform = sample_getitem_transform
         self.target_getitem_transform = target_getitem_transform
 
         loaded = map(
-            partial(_applied, sample_load_transform),
-            _loaded(loader, [path for path, _ in self.files]),
+            partial(_apply, sample_load_transform),
+            _load_all(loader, [path for path, _ in self.files]),
         )
         self.samples: Any = list(loaded) if device_id is None else self._on(device_id, loaded)
-        self.targets: Any = [_applied(target_load_transform, target) for _, target in self.files]
+        self.targets: Any = [_apply(target_load_transform, target) for _, target in self.files]
         if device_id is not None:
             self.targets = torch.stack([torch.as_tensor(target) for target in self.targets]).to(
                 device_id
@@ -184,7 +186,7 @@ class DistributedShardedDataset:
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         sample, target = self.samples[index], self.targets[index]
-        return _applied(self.sample_getitem_transform, sample), _applied(
+        return _apply(self.sample_getitem_transform, sample), _apply(
             self.target_getitem_transform, target
         )
 
@@ -215,7 +217,7 @@ def _unreadable(error: OSError) -> None:
     raise UsageError(f"{error.filename}: cannot look for images: {error.strerror}") from error
 
 
-def _count(length: int, world_size: int, fraction: float | None) -> int:
+def _samples_per_rank(length: int, world_size: int, fraction: float | None) -> int:
     """Return the number of samples for each rank."""
     if fraction is None:
         return -(-length // world_size)
@@ -227,16 +229,16 @@ def _count(length: int, world_size: int, fraction: float | None) -> int:
     return math.ceil(round(fraction * length, 6))
 
 
-def _applied(transform: Callable[[Any], Any] | None, value: Any) -> Any:
+def _apply(transform: Callable[[Any], Any] | None, value: Any) -> Any:
     return value if transform is None else transform(value)
 
 
-def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
+def _load_all(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
     """Yield the result of `loader` for each path, in order. Our own loader decodes a few images
     ahead, in threads.
     """
     with closing(WorkerPool[None](THREADS)) as pool:
-        if loader is not pil_loader or not pool.begin():  # or if the system gives no thread
+        if loader is not pil_loader or not pool.start_thread():  # or if the system gives no thread
             yield from map(loader, paths)
             return
         found: dict[int, Any] = {}
@@ -246,8 +248,8 @@ def _loaded(loader: Callable[[str], Any], paths: list[str]) -> Iterator[Any]:
 
         for number in range(len(paths) + AHEAD):
             if number < len(paths):
-                pool.give(partial(load, number))
+                pool.submit(partial(load, number))
             if number >= AHEAD:
                 while number - AHEAD not in found:
-                    list(pool.take())
+                    list(pool.results())
                 yield found.pop(number - AHEAD)

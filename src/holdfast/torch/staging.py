@@ -63,9 +63,9 @@ def pin(memory: memoryview, device: torch.device) -> Wait | None:
 
     def unpin() -> None:
         if os.getpid() == owner:  # a forked child has no CUDA
-            _apart(lambda: _runtime(device).cudaHostUnregister(place))
+            _call_in_new_thread(lambda: _runtime(device).cudaHostUnregister(place))
 
-    refusal = _apart(
+    refusal = _call_in_new_thread(
         lambda: int(_runtime(device).cudaHostRegister(place, memory.nbytes, _PORTABLE))
     )
     return unpin if refusal == 0 else None
@@ -76,7 +76,7 @@ def _runtime(device: torch.device) -> Any:
     return cuda.cudart()  # type: ignore[no-untyped-call]
 
 
-def _apart(function: Callable[[], Any]) -> Any:
+def _call_in_new_thread(function: Callable[[], Any]) -> Any:
     """Return the result of `function`; None if it raised.
 
     In a new thread, if the system gives one: CUDA keeps an error for the thread in which it

@@ -1,4 +1,4 @@
-"""Stored leaves and live tensors: compares them, and fills one from the other."""
+"""Compares stored leaves with live tensors, and fills one from the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..errors import Damaged, Mismatch
-from ..state.codec import ITEMSIZE, ML_DTYPES, LeafReader, checked_size, is_stored, read_all
+from ..state.codec import (
+    ITEMSIZE,
+    ML_DTYPES,
+    LeafReader,
+    is_stored_leaf,
+    read_into_memory,
+    require_size,
+)
 from . import pieces
-from .items import Now, data, memory
+from .items import DeviceMoments, memory, tensor_data
 
 DTYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name) for name in ITEMSIZE.keys() - ML_DTYPES if hasattr(torch, name)
@@ -28,26 +35,26 @@ class TensorFacts(NamedTuple):
 
 
 def is_stored_tensor(value: object) -> TypeGuard[LeafReader]:
-    return getattr(value, "kind", None) == "torch" and is_stored(value)
+    return getattr(value, "kind", None) == "torch" and is_stored_leaf(value)
 
 
-def facts(value: object) -> TensorFacts | None:
+def tensor_facts(value: object) -> TensorFacts | None:
     """Return dtype and shape of a live tensor or of a stored one; None for anything else."""
     if isinstance(value, torch.Tensor):
         return TensorFacts(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return TensorFacts(value.dtype, tuple(value.shape)) if is_stored_tensor(value) else None
 
 
-def empty(stored: LeafReader, device: torch.device) -> torch.Tensor:
-    """A tensor of the stored dtype and layout, without values yet."""
-    dtype, stride = checked(stored)
+def empty_tensor(stored: LeafReader, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the stored dtype and layout, without values yet."""
+    dtype, stride = dtype_and_stride(stored)
     if stride is None:
         return torch.empty(stored.shape, dtype=dtype, device=device)
     return torch.empty_strided(stored.shape, stride, dtype=dtype, device=device)
 
 
-def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
-    """Return its dtype and its stride, None for C order.
+def dtype_and_stride(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
+    """Return the dtype of a stored tensor, and its stride; None for C order.
 
     Raises:
         Damaged: it does not describe a tensor.
@@ -55,10 +62,10 @@ def checked(stored: LeafReader) -> tuple[torch.dtype, list[int] | None]:
     dtype = DTYPES.get(stored.dtype)
     if dtype is None:
         raise Damaged(f"leaf {stored.key!r}: torch has no dtype {stored.dtype!r}")
-    checked_size(stored, dtype.itemsize)
+    require_size(stored, dtype.itemsize)
     stride: list[int] | None = stored.attrs.get("stride")
     if stride is not None and not (
-        are_sizes(stride) and len(stride) == len(stored.shape) and is_dense(stored.shape, stride)
+        is_size_list(stride) and len(stride) == len(stored.shape) and is_dense(stored.shape, stride)
     ):
         raise Damaged(
             f"leaf {stored.key!r}: stride {stride!r} does not fit the shape {list(stored.shape)}"
@@ -74,12 +81,12 @@ def require_described(stored: LeafReader) -> None:
     """
     # in pieces: their sizes lie with other ranks, and are checked at a read
     if not hasattr(type(stored), "pieces"):
-        checked(stored)
+        dtype_and_stride(stored)
 
 
 class TensorRestore:
-    """Stored leaves to be read into live tensors.
-    `into` and `fresh` only record the request; `run` reads all.
+    """Reads stored leaves into live tensors. `read_into`, `read_part` and `read_new` record
+    requests; `read_all` reads them.
     """
 
     def __init__(self) -> None:
@@ -87,25 +94,25 @@ class TensorRestore:
         # once
         self._straight: dict[tuple[str, int], tuple[torch.Tensor, LeafReader]] = {}
         # leaf's key -> cuts that are read through a copy of the leaf
-        self._parts: dict[str, list[pieces.Cut]] = {}
+        self._parts: dict[str, list[pieces.StoredSlice]] = {}
 
-    def into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
-        """Fill `live` with the stored values."""
+    def read_into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
+        """Fill `live` with the stored values when `read_all` is called."""
         if isinstance(stored, torch.Tensor):
             with torch.no_grad():
                 live.copy_(stored)
             return
         for cut in (
-            pieces.cuts(live, stored)
+            pieces.stored_slices(live, stored)
             if pieces.is_dtensor(live)
-            else [pieces.Cut(live, stored, (...,))]
+            else [pieces.StoredSlice(live, stored, (...,))]
         ):
-            self.part(cut)
+            self.read_part(cut)
 
-    def part(self, cut: pieces.Cut) -> None:
-        """Fill its tensor with these items of its leaf."""
+    def read_part(self, cut: pieces.StoredSlice) -> None:
+        """Fill the live tensor of a slice with its items of the stored leaf."""
         live, stored = cut.live, cut.stored
-        if pieces.is_whole(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
+        if pieces.is_whole_leaf(cut) and DTYPES.get(stored.dtype) is live.dtype and _is_plain(live):
             # tied tensors may count their versions apart: no graph made before may go backward over
             # new bytes
             torch.autograd.graph.increment_version(live)
@@ -113,39 +120,45 @@ class TensorRestore:
         elif live.numel():
             self._parts.setdefault(stored.key, []).append(cut)
 
-    def fresh(
+    def read_new(
         self, stored: LeafReader, device: torch.device, parameter: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Return a new tensor on `device` with the stored dtype, shape and stride; `run` fills in
-        its values.
+        """Return a new tensor on `device` with the stored dtype, shape and stride; `read_all` fills
+        in its values.
 
         If its parameter is a DTensor it becomes one as well, unless it is a single number.
         """
         if parameter is not None and pieces.is_dtensor(parameter) and stored.shape:
-            tensor = pieces.like(parameter, stored.shape, empty(stored, torch.device("meta")).dtype)
+            tensor = pieces.empty_like(
+                parameter, stored.shape, empty_tensor(stored, torch.device("meta")).dtype
+            )
         else:
-            tensor = empty(stored, device)
-        self.into(tensor, stored)
+            tensor = empty_tensor(stored, device)
+        self.read_into(tensor, stored)
         return tensor
 
-    def run(self) -> None:
-        """Read all of them, straight from the files where possible;
-        of the others, few exist twice at a time.
+    def read_all(self) -> None:
+        """Read all requested leaves, straight from the files where possible; of the others, few
+        exist twice at a time.
         """
-        now = Now()
-        read_all(
-            [(stored, data(live, now)) for live, stored in self._straight.values() if live.numel()]
+        now = DeviceMoments()
+        read_into_memory(
+            [
+                (stored, tensor_data(live, now))
+                for live, stored in self._straight.values()
+                if live.numel()
+            ]
         )
         parts = [*self._parts.values()]
         self._straight, self._parts = {}, {}
         while parts:
-            some = _few(parts)
+            some = _first_batch(parts)
             parts = parts[len(some) :]
-            _fill(some)
+            _fill_from_whole(some)
 
 
-def _few(parts: list[list[pieces.Cut]]) -> list[list[pieces.Cut]]:
-    """Return the first ones, of at most `AROUND_BYTES` together, or the first alone."""
+def _first_batch(parts: list[list[pieces.StoredSlice]]) -> list[list[pieces.StoredSlice]]:
+    """Return the first slices, of at most `AROUND_BYTES` together, or the first alone."""
     total = 0
     for count, cuts in enumerate(parts):
         total += cuts[0].stored.size_bytes
@@ -154,24 +167,24 @@ def _few(parts: list[list[pieces.Cut]]) -> list[list[pieces.Cut]]:
     return parts
 
 
-def _fill(parts: list[list[pieces.Cut]]) -> None:
+def _fill_from_whole(parts: list[list[pieces.StoredSlice]]) -> None:
     """Read each leaf whole, because its digest covers all of it, and copy the requested items."""
     leaves = [cuts[0].stored for cuts in parts]
     wholes = [torch.empty(tuple(leaf.shape), dtype=DTYPES[leaf.dtype]) for leaf in leaves]
-    read_all([(leaf, memory(whole)) for leaf, whole in zip(leaves, wholes, strict=True)])
+    read_into_memory([(leaf, memory(whole)) for leaf, whole in zip(leaves, wholes, strict=True)])
     with torch.no_grad():
         for whole, cuts in zip(wholes, parts, strict=True):
             for cut in cuts:
                 cut.live.copy_(whole[cut.where])
 
 
-def differing(path: str, stored: object, live: object) -> list[str]:
+def tensor_differences(path: str, stored: object, live: object) -> list[str]:
     """Return one line per fact that differs between stored leaf and live tensor;
     none for lazy or other objects.
     """
     if not isinstance(live, torch.Tensor) or is_lazy(live):
         return []
-    there, here = facts(stored), facts(live)
+    there, here = tensor_facts(stored), tensor_facts(live)
     if is_stored_tensor(stored):
         require_described(stored)
     if there is None or here is None:
@@ -186,12 +199,12 @@ def differing(path: str, stored: object, live: object) -> list[str]:
     return lines
 
 
-def storage(tensor: torch.Tensor) -> int:
-    """Identify a tensor's memory: a detached one has the same."""
-    return pieces.local(tensor).untyped_storage().data_ptr() or id(tensor)
+def memory_id(tensor: torch.Tensor) -> int:
+    """Return what identifies a tensor's memory: a detached tensor has the same."""
+    return pieces.local_tensor(tensor).untyped_storage().data_ptr() or id(tensor)
 
 
-def load(live: Any, state: Any) -> None:
+def load_live_state(live: Any, state: Any) -> None:
     """Pass `state` to the object's own load_state_dict.
 
     Raises:
@@ -209,7 +222,9 @@ def load(live: Any, state: Any) -> None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether each of its items has its own place, in host memory or on a CUDA device."""
+    """Return whether each of the tensor's items has its own place, in host memory or on a CUDA
+    device.
+    """
     return (
         type(tensor.detach()) is torch.Tensor
         and (tensor.is_cpu or tensor.is_cuda)
@@ -220,7 +235,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether each item has its own place and no place is empty."""
+    """Return whether each item has its own place and no place is empty."""
     expected = 1
     for step, extent in sorted(
         (step, extent) for step, extent in zip(stride, shape, strict=True) if extent != 1
@@ -231,7 +246,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
-def are_sizes(sizes: Any) -> bool:
+def is_size_list(sizes: Any) -> bool:
     return isinstance(sizes, list) and all(
         type(size) is int and 0 <= size < 2**62 for size in sizes
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..terminal import say
-from .world import my_rank
+from .world import rank_of_process
 
 
 class TimestampedTimer:
@@ -41,7 +41,7 @@ class TimestampedTimer:
         self._say(report, 0.0)
 
     def report(self, what: str) -> float:
-        """Say that `what` is done, and how long it took; the seconds."""
+        """Print that `what` is done, and how long it took; return the seconds."""
         now_s = time.monotonic()
         took_s, self._last_s = now_s - self._last_s, now_s
         self.running += took_s
@@ -49,15 +49,15 @@ class TimestampedTimer:
         return took_s
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds that were counted so far."""
+        """Return the seconds that were counted so far."""
         return {"running": self.running}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from the seconds in `state`."""
+        """Continue to count from the seconds in `state`."""
         self.running = float(state["running"])
 
     def _say(self, what: str, took_s: float) -> None:
-        if my_rank() == 0:
+        if rank_of_process() == 0:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             self._tell(
                 f"[ {when} ] {what:<70}{1000 * took_s:>12,.3f} ms, {self.running:>12,.2f} s total"

@@ -1,5 +1,5 @@
-"""Untracked: finds torch's objects that a loop uses and a run does not save: optimizers,
-parameters, copies.
+"""Finds torch's objects that a loop uses and a run does not save: optimizers, parameters,
+copies.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .stepping import Steps
-from .stored import storage
+from .stepping import StepObserver
+from .stored import memory_id
 
 
-def places(captured: Iterable[Any]) -> set[int]:
-    """The memory of all tensors in captured states, modules and optimizers' states excepted."""
-    return {place for value in captured for place in _places(value)}
+def memory_of_tensors(captured: Iterable[Any]) -> set[int]:
+    """Return the memory of all tensors in captured states, modules and optimizers' states
+    excepted.
+    """
+    return {place for value in captured for place in _memory_of_captured(value)}
 
 
-def held_by(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]:
-    """The memory of all tensors that the run saves, besides the moments of its optimizers.
+def memory_of_run(objects: Mapping[str, Any], captured: Mapping[str, Any]) -> set[int]:
+    """Return the memory of all tensors that the run saves, besides the moments of its optimizers.
 
     `captured`: the state of all objects, and the values of run.vars.
     """
     optimizers = {name for name, each in objects.items() if isinstance(each, Optimizer)}
     models = [each for each in objects.values() if isinstance(each, nn.Module)]
     parts = [value for part, value in captured.items() if part not in optimizers]
-    return places(parts) | {storage(each) for model in models for each in model.parameters()}
+    return memory_of_tensors(parts) | {
+        memory_id(each) for model in models for each in model.parameters()
+    }
 
 
-def untracked(
-    objects: Mapping[str, Any], held: set[int], more_held: set[int], steps: Steps
+def untracked_parameters(
+    objects: Mapping[str, Any], held: set[int], more_held: set[int], steps: StepObserver
 ) -> Iterator[tuple[str, str]]:
     """Yield name and line of each tracked optimizer that steps parameters which no tracked object
     holds.
@@ -52,10 +56,10 @@ def untracked(
         own = [
             each
             for each in known
-            if storage(each) in stepped or (each.requires_grad and each in optimizer.state)
+            if memory_id(each) in stepped or (each.requires_grad and each in optimizer.state)
         ]
         lost = [
-            each for each in own if storage(each) not in held and storage(each) not in more_held
+            each for each in own if memory_id(each) not in held and memory_id(each) not in more_held
         ]
         if lost and len(lost) == len(own):
             others = [
@@ -64,12 +68,15 @@ def untracked(
                 if other != name
                 for each in _parameters(one)
             ]
-            yield name, _line(name, known, objects, lost, {storage(each) for each in others})
+            yield (
+                name,
+                _untracked_line(name, known, objects, lost, {memory_id(each) for each in others}),
+            )
         elif lost:
-            yield name, _line(name, [], {}, lost, set())
+            yield name, _untracked_line(name, [], {}, lost, set())
 
 
-def _line(
+def _untracked_line(
     name: str,
     parameters: list[torch.Tensor],
     objects: Mapping[str, Any],
@@ -82,7 +89,7 @@ def _line(
             if isinstance(model, nn.Module)
             else []
         )
-        if own and _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(storage, own)):
+        if own and _shapes(own) == _shapes(parameters) and stepped.isdisjoint(map(memory_id, own)):
             return (
                 f"state[{name!r}] steps parameters that no "
                 "tracked object holds, and none of those of "
@@ -102,23 +109,23 @@ def _line(
     )
 
 
-def forgotten(
-    steps: Steps, held: set[int], kept: Mapping[int, Any], captured: Any
+def unsaved_optimizers(
+    steps: StepObserver, held: set[int], kept: Mapping[int, Any], captured: Any
 ) -> Iterator[tuple[Any, str]]:
     """Yield each optimizer that steps saved parameters,
     is not in `kept`, and whose own state is not saved.
     """
     saved: set[int] | None = None
     for optimizer, what in steps.untracked(held, kept):
-        saved = places([captured]) if saved is None else saved
-        own = places([dict(optimizer.state)])
+        saved = memory_of_tensors([captured]) if saved is None else saved
+        own = memory_of_tensors([dict(optimizer.state)])
         if not own or not own <= saved:
             yield optimizer, what
 
 
-def saves_alone(value: Any) -> bool:
-    """Whether it is of torch's own kind:
-    its state_dict() does not contain the objects that it refers to.
+def omits_references(value: Any) -> bool:
+    """Return whether the value is of torch's own kind: its state_dict() does not contain the
+    objects that it refers to.
     """
     method = getattr(type(value), "state_dict", None)
     homes = (nn.Module.state_dict, Optimizer.state_dict, GradScaler.state_dict)
@@ -129,38 +136,42 @@ def saves_alone(value: Any) -> bool:
     ) is None
 
 
-def learned(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a module outside of `held`;
-    not those in which batch norm counts.
+def unsaved_tensors(module: nn.Module, held: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters and buffers of a module outside of `held`, without those in which batch
+    norm counts.
     """
     for name, each in module.named_modules():
         buffers = [] if isinstance(each, _NormBase) else each.named_buffers(recurse=False)
         for key, one in chain(each.named_parameters(recurse=False), buffers):
-            if not is_lazy(one) and storage(one) not in held:
+            if not is_lazy(one) and memory_id(one) not in held:
                 yield f"{name}.{key}", one
 
 
-def stepped_in(value: Any, steps: Steps) -> bool:
-    """Whether an optimizer steps the parameters of a module, or the tensors of a container.
+def is_stepped(value: Any, steps: StepObserver) -> bool:
+    """Return whether an optimizer steps the parameters of a module, or the tensors of a container.
 
-    The report is then about the optimizer.
+    If so, the warning is about the optimizer.
     """
-    stepped = steps.stepped()
+    stepped = steps.stepped_memory()
     tensors = value.parameters() if isinstance(value, nn.Module) else ()
-    return bool(stepped) and not stepped.isdisjoint({*map(storage, tensors), *_places(value)})
+    return bool(stepped) and not stepped.isdisjoint(
+        {*map(memory_id, tensors), *_memory_of_captured(value)}
+    )
 
 
-def place(tensor: Any) -> int:
-    """Identify a tensor's memory; 0 for anything else."""
-    return storage(tensor) if isinstance(tensor, torch.Tensor) else 0
+def memory_of(tensor: Any) -> int:
+    """Return what identifies a tensor's memory; 0 for anything else."""
+    return memory_id(tensor) if isinstance(tensor, torch.Tensor) else 0
 
 
-def alone(value: Any) -> bool:
-    """Whether only its Python object refers to a tensor and its memory. True for anything else."""
+def is_unshared(value: Any) -> bool:
+    """Return whether only its Python object refers to a tensor and its memory; true for anything
+    else.
+    """
     if not isinstance(value, torch.Tensor):
         return True
     try:
-        return _uses(value) == _uses(torch.zeros(1))
+        return _reference_counts(value) == _reference_counts(torch.zeros(1))
     except (
         AttributeError,
         RuntimeError,
@@ -170,8 +181,8 @@ def alone(value: Any) -> bool:
         return False
 
 
-def _uses(tensor: torch.Tensor) -> tuple[int, int]:
-    """References in C++ to the tensor, and to its memory."""
+def _reference_counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how many references C++ has to the tensor, and to its memory."""
     memory = tensor.untyped_storage()
     return tensor._use_count(), torch._C._storage_Use_Count(memory._cdata)  # type: ignore[attr-defined]  # noqa: SLF001
 
@@ -184,13 +195,13 @@ def _shapes(parameters: Iterable[torch.Tensor]) -> Counter[tuple[int, ...]]:
     return Counter(tuple(each.shape) for each in parameters if each.numel())
 
 
-def _places(value: Any) -> Iterator[int]:
-    """The memory of all tensors in a captured state."""
+def _memory_of_captured(value: Any) -> Iterator[int]:
+    """Yield the memory of all tensors in a captured state."""
     if isinstance(value, torch.Tensor):
-        yield storage(value)
+        yield memory_id(value)
     elif isinstance(value, Mapping):
         for each in value.values():
-            yield from _places(each)
+            yield from _memory_of_captured(each)
     elif isinstance(value, list | tuple | deque | set):
         for each in value:
-            yield from _places(each)
+            yield from _memory_of_captured(each)

@@ -11,11 +11,13 @@ from torch.nn.parameter import is_lazy
 from ..errors import Mismatch
 from ..run.weights import rename_leaf
 from . import modules
-from .stored import differing
+from .stored import tensor_differences
 
 
-class Match(NamedTuple):
-    """Names as the model has them, except for `unexpected`, which it does not have."""
+class WeightMatch(NamedTuple):
+    """Which leaves fit a model, by the model's names; `unexpected` names those that the model does
+    not have.
+    """
 
     loaded: list[str]
     missing: list[str]
@@ -27,7 +29,9 @@ def is_model(target: object) -> TypeGuard[nn.Module]:
     return isinstance(target, nn.Module)
 
 
-def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> Match:
+def match_weights(
+    model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
+) -> WeightMatch:
     """Return which leaves of `stored` fit the model after renaming; nothing is changed or read.
 
     `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits
@@ -38,10 +42,10 @@ def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
             f"the checkpoint holds no model there, but a value of type {type(stored).__name__}"
         )
     modules.require_names(stored)
-    live, there = modules.entries(model), _renamed(stored, rename)
+    live, there = modules.live_entries(model), _renamed(stored, rename)
     both = [name for name in live if name in there]
-    mismatched = [name for name in both if differing(name, there[name], live[name])]
-    return Match(
+    mismatched = [name for name in both if tensor_differences(name, there[name], live[name])]
+    return WeightMatch(
         loaded=[name for name in both if name not in mismatched],
         missing=[name for name in live if name not in there],
         unexpected=[name for name in there if name not in live],
@@ -51,9 +55,9 @@ def match(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
 
 def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:
     """Read the fitting leaves into the model's memory; the rest stays."""
-    live, there = modules.entries(model), _renamed(stored, rename)
+    live, there = modules.live_entries(model), _renamed(stored, rename)
     tree = {name: value for name, value in live.items() if not is_lazy(value)}
-    tree |= {name: there[name] for name in match(model, stored, rename).loaded}
+    tree |= {name: there[name] for name in match_weights(model, stored, rename).loaded}
     versions = {
         rename_leaf(name, rename): version
         for name, version in stored.get(modules.METADATA, {}).items()
@@ -62,4 +66,6 @@ def read_matching(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[s
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    return {rename_leaf(name, rename): value for name, value in modules.tensors(stored).items()}
+    return {
+        rename_leaf(name, rename): value for name, value in modules.stored_tensors(stored).items()
+    }

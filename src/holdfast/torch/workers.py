@@ -1,5 +1,5 @@
-"""Workers of a DataLoader: they ignore the signals that stop a run, and end with the loop that they
-work for.
+"""Workers of a DataLoader ignore the signals that stop a run, and end with the loop that they work
+for.
 
 Schedulers and terminals signal whole process groups. If a worker died of such a signal, the last
 save would fail.
@@ -18,13 +18,15 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from ..data.seeded import in_worker
+from ..data.seeded import mark_as_worker
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
-class Unstopped:
-    """Runs in a worker before its first sample: only the main process reacts to a stop."""
+class IgnoreStopSignals:
+    """A `worker_init_fn` that makes a worker ignore stop signals: only the main process reacts to
+    them.
+    """
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
@@ -35,32 +37,36 @@ class Unstopped:
             self._users(worker)
 
 
-class WorkerInit(Unstopped):
-    """The same, in a worker of `run.batches`."""
+class WorkerInit(IgnoreStopSignals):
+    """An `IgnoreStopSignals` for the workers of `run.batches`: it marks the process as a worker,
+    too.
+    """
 
     def __call__(self, worker: int) -> None:
-        in_worker()
+        mark_as_worker()
         super().__call__(worker)
 
 
 def iterate(twin: Any) -> Iterator[Any]:
-    """Return an iterator of the twin;
-    its workers ignore stop signals also where torch is younger than the run.
+    """Return an iterator of the cloned loader; its workers ignore stop signals also if torch was
+    imported after the run began.
     """
-    with sheltered():
+    with workers_ignore_stops():
         return iter(twin)
 
 
 @contextmanager
-def sheltered() -> Iterator[None]:
-    """During a run, the workers of *any* DataLoader ignore stop signals: an evaluation's too."""
+def workers_ignore_stops() -> Iterator[None]:
+    """Let the workers of *any* DataLoader ignore stop signals within this block, those of an
+    evaluation, too.
+    """
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
     original = kind.__init__
 
     def init(self: Any, loader: Any) -> None:
         users = loader.worker_init_fn
-        if not isinstance(users, Unstopped):
-            loader.worker_init_fn = Unstopped(users)
+        if not isinstance(users, IgnoreStopSignals):
+            loader.worker_init_fn = IgnoreStopSignals(users)
         # until Unstopped runs: children inherit it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
@@ -84,8 +90,8 @@ def sheltered() -> Iterator[None]:
 
 
 def _start_forkserver() -> None:
-    """Start a forkserver under the signals that are blocked now. A forkserver from before the run
-    keeps serving its own children.
+    """Start a new forkserver while stop signals are blocked, so that its children inherit that. A
+    forkserver from before the run keeps serving its own children.
     """
     server: Any = forkserver._forkserver  # noqa: SLF001
     with server._lock:  # noqa: SLF001
@@ -99,8 +105,8 @@ _forkservers: set[int] = set()  # those that block the signals
 
 
 def _ignore_stop_signals() -> None:
-    """In a worker: ignore the signals that stop a run. A SIGTERM from the parent still ends it, or
-    any once the parent has ended.
+    """Ignore, in a worker, the signals that stop a run. A SIGTERM from the parent still ends it, or
+    any SIGTERM once the parent has ended.
     """
     # a handler does not learn who sent it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -112,11 +118,11 @@ def _ignore_stop_signals() -> None:
     parent = multiprocessing.parent_process()
     starter = os.getppid()
     Thread(
-        target=_end_on_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True
+        target=_accept_sigterm_from, args=[parent.pid if parent else starter, starter], daemon=True
     ).start()
 
 
-def _end_on_sigterm_from(user: int | None, starter: int) -> None:
+def _accept_sigterm_from(user: int | None, starter: int) -> None:
     while hasattr(signal, "sigwaitinfo"):  # macOS does not tell who sent it: there it stays blocked
         if (
             signal.sigwaitinfo({signal.SIGTERM}).si_pid == user

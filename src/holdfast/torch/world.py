@@ -1,5 +1,5 @@
-"""Which rank this process is, of how many: as the caller says,
-as torch's process group says, or a process alone.
+"""The rank of this process and the number of ranks: as the caller says, as torch's process group
+says, or a process alone.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ class World(NamedTuple):
 
 
 def is_grouped() -> bool:
-    """Whether torch's default process group is there."""
+    """Return whether torch's default process group exists."""
     return distributed.is_available() and distributed.is_initialized()
 
 
-def my_rank() -> int:
-    """This process's rank in the process group; without a group as torchrun says it; else 0."""
+def rank_of_process() -> int:
+    """Return this process's rank in the process group; without a group as torchrun says
+    it; else 0.
+    """
     return distributed.get_rank() if is_grouped() else int(os.environ.get("RANK", "0"))
 
 
 def world(rank: int | None = None, size: int | None = None) -> World:
-    """The given rank and size. The process group says what is not given; without a group, this
-    process is alone.
+    """Return the given rank and size; the process group says what is not given. Without a group,
+    this process is alone.
 
     Raises:
         UsageError: no such rank; or torchrun or the like started several ranks, and they have no

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..run.tracked import digest_state
 from ..state import codec
-from ..state.fill import filled
+from ..state.fill import restore_value
 from ..state.tree import FACTORIES
 from ..terminal import warn
 
@@ -29,22 +29,24 @@ _GENERATORS = ("Generator", "RandomState")  # NumPy's and torch's
 
 
 class PlainAttributes:
-    """The plain attributes of one object, but for the framework's own; or `only` some of them."""
+    """The plain attributes of one object, except the framework's own; with `only`, some of them."""
 
     def __init__(
         self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None
     ) -> None:
         self._target, self._frameworks, self._only = target, frameworks, only
         self._before = {name: _digest(value) for name, value in self._plain().items()}
-        self._sizes = dict(self._lost())
+        self._sizes = dict(self._unsaved_containers())
         self._said = False
 
     def changed(self) -> dict[str, Any]:
-        """Return the attributes that changed since the training began.
-        A line names containers that are lost.
+        """Return the attributes that changed since the training began. Print a line that names
+        containers that are lost.
         """
         if not self._said and (
-            lost := [name for name, size in self._lost() if self._sizes.get(name) != size]
+            lost := [
+                name for name, size in self._unsaved_containers() if self._sizes.get(name) != size
+            ]
         ):
             self._said = True
             warn(
@@ -61,26 +63,30 @@ class PlainAttributes:
     def restore(self, stored: Mapping[str, Any]) -> None:
         """Restore the stored attributes, in place if possible."""
         for name, value in stored.items():
-            setattr(self._target, name, filled(vars(self._target).get(name), copy.deepcopy(value)))
+            setattr(
+                self._target,
+                name,
+                restore_value(vars(self._target).get(name), copy.deepcopy(value)),
+            )
 
-    def _own(self) -> Iterator[tuple[str, Any]]:
+    def _user_attributes(self) -> Iterator[tuple[str, Any]]:
         for name, value in vars(self._target).items():
             if name not in self._frameworks and (self._only is None or name in self._only):
                 yield name, value
 
     def _plain(self) -> dict[str, Any]:
-        return {name: value for name, value in self._own() if _is_plain(value)}
+        return {name: value for name, value in self._user_attributes() if _is_plain(value)}
 
-    def _lost(self) -> Iterator[tuple[str, int]]:
+    def _unsaved_containers(self) -> Iterator[tuple[str, int]]:
         """Yield the containers that cannot be saved, with their sizes."""
         return (
             (name, len(value))
-            for name, value in self._own()
+            for name, value in self._user_attributes()
             if isinstance(value, _CONTAINERS) and not _is_plain(value)
         )
 
 
-def set_by(kind: type) -> set[str]:
+def names_set_by(kind: type) -> set[str]:
     """Return the names of the attributes that the methods of a class set."""
     methods = map(inspect.unwrap, filter(inspect.isfunction, vars(kind).values()))
     return {
@@ -105,7 +111,7 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
         return known and all(
             _is_plain(key) and _is_plain(each, inside) for key, each in value.items()
         )
-    if kind.__name__ in _GENERATORS and codec.framework(kind) is not None:
+    if kind.__name__ in _GENERATORS and codec.framework_of(kind) is not None:
         return True
     if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":
         return not (value.is_sparse or value.is_meta)

@@ -1,4 +1,5 @@
-"""Event files of TensorBoard: how many events a record has, and the cut after a number of them.
+"""Event files of TensorBoard: counts the events of a record, and truncates it after a number of
+events.
 
 A record lies in the files of several attempts, in their order. Each file begins with an event of
 its format.
@@ -12,26 +13,26 @@ from pathlib import Path
 from .. import disk
 
 
-class EventFiles:
-    """Counts events, and each file anew only when it has grown."""
+class EventCounter:
+    """Counts the events in event files. A file is counted again only when it has grown."""
 
     def __init__(self) -> None:
         # size and number of events, when they were counted last
         self._known: dict[Path, tuple[int, int]] = {}
 
     def count(self, paths: Iterable[Path]) -> int:
-        return sum(map(self._count, paths))
+        return sum(map(self._count_file, paths))
 
-    def _count(self, path: Path) -> int:
+    def _count_file(self, path: Path) -> int:
         size = path.stat().st_size
         if self._known.get(path, (-1, 0))[0] != size:
             self._known[path] = size, max(0, len(_ends_of_events(path)) - 1)
         return self._known[path][1]
 
 
-def cut(paths: Iterable[Path], wanted: int) -> int:
-    """Cut off what comes after so many events; remove files of which nothing stays. Return how
-    many are missing.
+def truncate_events(paths: Iterable[Path], wanted: int) -> int:
+    """Keep the first `wanted` events; remove files of which no event stays. Return how many events
+    are missing.
     """
     for path in paths:
         ends = _ends_of_events(path)[1:]

@@ -1,5 +1,5 @@
-"""The foreign names that our adapters rely on, in one list.
-tests/frameworks/test_names.py checks each of them.
+"""A list of the foreign names that the adapters rely on. tests/frameworks/test_names.py checks each
+of them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 
 _MOST_TOLD = 3  # the most names of changed functions in a line
@@ -33,22 +33,22 @@ class ForeignName(NamedTuple):
     sources: frozenset[str] = frozenset()
 
 
-def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
-    """Return which of `names` have changed since the tests were run, with the version; None: none
-    has.
+def require(framework: str, names: Iterable[ForeignName]) -> UnprovenCode | None:
+    """Return which of `names` have changed since the tests were run, with the framework's version;
+    None if none has.
 
     Raises:
         UsageError: a name is gone, or takes other parameters.
     """
     changed: dict[str, str] = {}
     for name in names:
-        if why := unlike(name):
+        if why := why_not_wrapped(name):
             raise UsageError(
                 f"holdfast.{framework} does not fit this {framework}: "
                 f"{name.path} {why}. Install a version that "
                 "docs/frameworks.md lists, or a newer Holdfast"
             )
-        if found := changed_to(name):
+        if found := unknown_digest(name):
             changed[name.path] = found
     if not changed:
         return None
@@ -57,16 +57,16 @@ def require(framework: str, names: Iterable[ForeignName]) -> Unproven | None:
         f"{each} {getattr(sys.modules[each], '__version__', '')}".strip() for each in packages
     )
     code = hashlib.sha256(f"{kind} {sorted(changed.items())}".encode()).hexdigest()[:32]
-    return Unproven(code, kind, _told([path.partition(":")[2] for path in changed]))
+    return UnprovenCode(code, kind, _describe_changes([path.partition(":")[2] for path in changed]))
 
 
-def _told(changed: list[str]) -> str:
+def _describe_changes(changed: list[str]) -> str:
     shown, more = changed[:_MOST_TOLD], len(changed) - _MOST_TOLD
     said = [*shown, f"{more} more"] if more > 0 else shown
     return f"{' and '.join(said)} {'has' if len(changed) == 1 else 'have'} changed"
 
 
-def unlike(name: ForeignName) -> str:
+def why_not_wrapped(name: ForeignName) -> str:
     """Return why the installed `name` cannot be wrapped; empty if it can."""
     try:
         found = lookup(name.path)
@@ -79,11 +79,11 @@ def unlike(name: ForeignName) -> str:
     return ""
 
 
-def changed_to(name: ForeignName) -> str:
+def unknown_digest(name: ForeignName) -> str:
     """Return the digest of the installed `name` if the tests were never run with this source;
     otherwise "".
     """
-    found = digest(lookup(name.path)) if name.sources else ""
+    found = source_digest(lookup(name.path)) if name.sources else ""
     return "" if found in name.sources else found
 
 
@@ -97,7 +97,7 @@ def lookup(path: str) -> Any:
     return found.fget if isinstance(found, property) else getattr(found, "__func__", found)
 
 
-def digest(function: Any) -> str:
+def source_digest(function: Any) -> str:
     """Return 16 hexadecimal digits of the source of a function or class, without comments,
     docstrings and layout.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from .. import journal
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..errors import UsageError
 from ..rules import Auto, Every, Rule, Whole
 from ..run.loop import ADAPTER, Loop
@@ -74,7 +74,7 @@ class Training:
         *,
         epochs: int | range | None = None,
         steps: int | None = None,
-        untried: Unproven | None = None,
+        untried: UnprovenCode | None = None,
     ) -> None:
         self._changed = ExitStack()
         self.run = Run(path, state, **options)
@@ -104,16 +104,16 @@ class Training:
                 "and another training would make no step: give "
                 "it a path of its own, or more epochs or steps"
             )
-            self.leave(error)
+            self.end_run(error)
             raise error
 
     def replace(self, owner: object, name: str, value: Any) -> None:
         """Set an attribute of a trainer's object until the run is left."""
-        replace(self._changed, owner, name, value)
+        replace_attribute(self._changed, owner, name, value)
 
-    def leave(self, error: BaseException | None = None) -> None:
-        """End the run, and undo `replace`.
-        Without an error the state is saved; with one, nothing is saved.
+    def end_run(self, error: BaseException | None = None) -> None:
+        """End the run, and undo `replace`. Without an error the state is saved; with one, nothing
+        is saved.
         """
         self._changed.close()
         self.loop.leave(error)
@@ -121,21 +121,21 @@ class Training:
             _finished.add(self.path.resolve())
 
 
-def remembered(path: Path, event: str) -> journal.Event | None:
+def newest_recorded(path: Path, event: str) -> journal.Event | None:
     """Return the newest event of that name that an adapter has recorded (`Loop.record`) in the
     run at `path`.
     """
-    return next(all_remembered(path, event), None)
+    return next(all_recorded(path, event), None)
 
 
-def all_remembered(path: Path, event: str) -> Iterator[journal.Event]:
+def all_recorded(path: Path, event: str) -> Iterator[journal.Event]:
     """Return all events of that name, the newest first."""
     return (found for log in reversed(journal.logs(path)) for found in log.newest(ADAPTER + event))
 
 
-def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
-    """Whether the trainer must not load `theirs`, its own checkpoint, because an earlier attempt of
-    this run began without one.
+def ignores_own_checkpoint(path: str | os.PathLike[str], theirs: str) -> bool:
+    """Return whether the trainer must not load `theirs`, its own checkpoint, because an earlier
+    attempt of this run began without one.
 
     A script that looks for the trainer's newest checkpoint finds one in each attempt but the first.
     """
@@ -145,7 +145,7 @@ def leaves_out(path: str | os.PathLike[str], theirs: str) -> bool:
     return begun
 
 
-def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:
+def merge_states(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]:
     """Return the objects that the run tracks: the trainer's own, and those that the user gave as
     `state`.
 
@@ -157,8 +157,8 @@ def together(own: Mapping[str, Any], users: Mapping[str, Any]) -> dict[str, Any]
     return {**own, **users}
 
 
-def only_one(callbacks: Iterable[Any], kind: type) -> None:
-    """Require a single callback of ours.
+def require_one(callbacks: Iterable[Any], kind: type) -> None:
+    """Require that the trainer has a single callback of Holdfast's.
 
     Raises:
         UsageError: the trainer has several of our callbacks.
@@ -169,11 +169,11 @@ def only_one(callbacks: Iterable[Any], kind: type) -> None:
         )
 
 
-def guarded(
+def end_run_on_error(
     around: Callable[..., Any], original: Callable[..., Any], leave: Callable[[BaseException], None]
 ) -> Callable[..., Any]:
-    """Return `around` in the place of `original`,
-    which it gets as an argument. An error in either ends the run.
+    """Return a function that calls `around` with `original` as an argument. An error in either ends
+    the run.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +186,7 @@ def guarded(
     return call
 
 
-def replace(changed: ExitStack, owner: object, name: str, value: Any) -> None:
+def replace_attribute(changed: ExitStack, owner: object, name: str, value: Any) -> None:
     """Set an attribute of a trainer's object, or of its module, until `changed` is closed.
 
     If the program has set another one meanwhile, that one stays.

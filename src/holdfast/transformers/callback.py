@@ -17,8 +17,8 @@ from ..errors import UsageError
 from ..run.run import Run
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.training import RunOptions, leaves_out, only_one
-from .walk import TrainerWalk
+from ..trainers.training import RunOptions, ignores_own_checkpoint, require_one
+from .walk import TrainerLoop
 
 _PLAIN = {
     DistributedType.NO,
@@ -55,7 +55,7 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._untried = require("transformers", NAMES["transformers"])
         self._path, self._state, self._options = path, dict(state or {}), options
-        self._walk: TrainerWalk | None = None
+        self._walk: TrainerLoop | None = None
 
     @property
     def run(self) -> Run:
@@ -78,14 +78,16 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
         """Let train() load no checkpoint of the Trainer's own into a run that an earlier attempt
         has begun.
         """
-        trainer = _caller()[0]
+        trainer = _calling_trainer()[0]
         plain = trainer.train
 
         @wraps(plain)
         def train(
             resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
         ) -> Any:
-            if resume_from_checkpoint and leaves_out(self._path, f"{resume_from_checkpoint=}"):
+            if resume_from_checkpoint and ignores_own_checkpoint(
+                self._path, f"{resume_from_checkpoint=}"
+            ):
                 resume_from_checkpoint = None
             return plain(resume_from_checkpoint, *args, **kwargs)
 
@@ -96,17 +98,17 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Put the run around the loop that begins. It is entered when every callback has begun."""
         del state, control
-        trainer, arguments = _caller()
+        trainer, arguments = _calling_trainer()
         # a training that failed outside of the methods that tell the walk
         if self._walk is not None:
-            self._walk.leave(UsageError("train() began again before this training had ended"))
-        only_one(trainer.callback_handler.callbacks, Holdfast)
+            self._walk.end_run(UsageError("train() began again before this training had ended"))
+        require_one(trainer.callback_handler.callbacks, Holdfast)
         _require_fit(trainer, args, arguments, kwargs.get("train_dataloader"))
         options: RunOptions = {
             "seed": args.seed if args.data_seed is None else args.data_seed,
             **self._options,
         }
-        self._walk = TrainerWalk(trainer, self._path, self._state, options, self._untried)
+        self._walk = TrainerLoop(trainer, self._path, self._state, options, self._untried)
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
         if self._walk is not None:
@@ -135,9 +137,9 @@ class Holdfast(TrainerCallback):  # type: ignore[misc]
             self._walk.log(logs or {})
 
 
-def _caller() -> tuple[Trainer, Mapping[str, Any]]:
-    """Return the trainer whose train() calls us,
-    and the arguments of its loop; a callback does not get them.
+def _calling_trainer() -> tuple[Trainer, Mapping[str, Any]]:
+    """Return the trainer whose train() is calling, and the arguments of its loop; a callback does
+    not get them.
     """
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None:

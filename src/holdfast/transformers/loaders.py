@@ -1,5 +1,5 @@
-"""The source of the trainer's loaders:
-accelerate's own loader stays around ours, with all its functions.
+"""Replaces the batches of the trainer's loaders: accelerate's own loader stays around Holdfast's,
+with all its functions.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..data.seeded import SeededBatches, in_worker
+from ..data.seeded import SeededBatches, mark_as_worker
 
 
-class Walked:
+class LoaderProxy:
     """Replaces a loader: its iteration is `batches`, and everything else is the loader's."""
 
     def __init__(self, loader: Any, batches: Callable[[Any], Iterator[Any]]) -> None:
@@ -36,7 +36,7 @@ class Walked:
         return type(self._loader)
 
 
-def repeatable(loader: Any, seed: int) -> Any:
+def with_repeatable_workers(loader: Any, seed: int) -> Any:
     """Return a loader like this one, whose workers draw the same numbers for the same batch.
 
     Their draws must not depend on the batches that they read before: a resume begins with new
@@ -51,28 +51,28 @@ def repeatable(loader: Any, seed: int) -> Any:
     return twin
 
 
-def apart(loader: Any, seed: int) -> Any:
-    """Return the same for an evaluation whose workers persist: iterating it draws nothing from the
-    global generators.
+def without_global_draws(loader: Any, seed: int) -> Any:
+    """Return a loader for an evaluation with persistent workers: iterating it draws nothing from
+    the global generators.
 
     torch draws the seed of a loader's workers from them when the workers start. An evaluation's
     persistent workers start once in each process, so that a resumed training would draw once more
     than an uninterrupted one.
     """
-    twin = repeatable(loader, seed)
+    twin = with_repeatable_workers(loader, seed)
     if twin is not loader:
         twin.generator = torch.Generator().manual_seed(seed % 2**63)
-        twin.worker_init_fn = _Init(loader.worker_init_fn)
+        twin.worker_init_fn = _EvaluationWorkerInit(loader.worker_init_fn)
     return twin
 
 
-class _Init:
-    """Runs in an evaluation's worker: only samples use its generators."""
+class _EvaluationWorkerInit:
+    """A `worker_init_fn` for an evaluation's workers: only samples use their generators."""
 
     def __init__(self, users: Callable[[int], None] | None) -> None:
         self._users = users
 
     def __call__(self, worker: int) -> None:
-        in_worker()
+        mark_as_worker()
         if self._users is not None:
             self._users(worker)

@@ -1,4 +1,4 @@
-"""Progress: a Trainer's state besides its model, optimizer and scheduler."""
+"""TrainerProgress: a Trainer's state besides its model, optimizer and scheduler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.trainer_callback import ExportableState
 from ..errors import Mismatch
 from ..run.metrics import is_timing
 from ..terminal import say
-from ..trainers.attributes import PlainAttributes, set_by
+from ..trainers.attributes import PlainAttributes, names_set_by
 
 _STATE = (  # of TrainerState; its other fields come from the arguments
     "epoch",
@@ -32,7 +32,7 @@ _SUMS = "_metrics"  # TRL: {"train": {name: values since the last log}, "eval": 
 _LOG = "log"
 
 
-class Progress:
+class TrainerProgress:
     """The state of a Trainer: its TrainerState with the whole log history, the running loss, its
     callbacks' state.
 
@@ -49,10 +49,10 @@ class Progress:
         self._steps = 0  # of the checkpoint's whole training
         self._epochs = 0
 
-    def look(self) -> None:
-        """Note the attributes of the user's own classes as they are before the first step."""
+    def note_attributes(self) -> None:
+        """Record the attributes of the user's own classes as they are before the first step."""
         own = {"the trainer": self._trainer} | dict(
-            self._of_kind(lambda each: not isinstance(each, ExportableState))
+            self._callbacks_of_kind(lambda each: not isinstance(each, ExportableState))
         )
         for name, each in own.items():
             theirs = [
@@ -64,7 +64,7 @@ class Progress:
             if type(each) not in theirs and not ours:
                 known = {_SUMS, *_TRAINER} if each is self._trainer else set()
                 self._attributes[name] = PlainAttributes(
-                    each, known | {set_ for kind in theirs for set_ in set_by(kind)}
+                    each, known | {set_ for kind in theirs for set_ in names_set_by(kind)}
                 )
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,11 +189,11 @@ class Progress:
                 history[int(place)].update(found)
 
     def _callbacks(self) -> Iterator[tuple[str, ExportableState]]:
-        """The callbacks that export a state."""
-        return self._of_kind(lambda each: isinstance(each, ExportableState))
+        """Yield the callbacks that export a state, with their names."""
+        return self._callbacks_of_kind(lambda each: isinstance(each, ExportableState))
 
-    def _of_kind(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-        """Yield those callbacks, by names that are the same in each attempt."""
+    def _callbacks_of_kind(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
+        """Yield the callbacks of the kind `wanted`, by names that are the same in each attempt."""
         seen: dict[str, int] = {}
         for callback in filter(wanted, self._trainer.callback_handler.callbacks):
             kind = type(callback).__name__

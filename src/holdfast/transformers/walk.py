@@ -1,4 +1,4 @@
-"""Walk: the loop of one train(), which the Trainer runs, with a run around it."""
+"""TrainerLoop: the loop of one train(), which the Trainer runs, with a run around it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ import torch
 from transformers import Trainer
 from transformers import trainer as home
 
-from ..data.promise import Unproven
+from ..data.promise import UnprovenCode
 from ..run.loop import Loop
 from ..run.passes import ENDLESS
 from ..run.run import Run
-from ..trainers.training import RunOptions, Training, guarded, replace, together
-from .loaders import Walked, apart, repeatable
-from .progress import Progress
+from ..trainers.training import (
+    RunOptions,
+    Training,
+    end_run_on_error,
+    merge_states,
+    replace_attribute,
+)
+from .loaders import LoaderProxy, with_repeatable_workers, without_global_draws
+from .progress import TrainerProgress
 
 # replaces the Trainer's own checkpoint when it continues in the middle of an epoch
 _HERE = "holdfast"
 _TRAINED = "trained"  # seconds
 
 
-class TrainerWalk:
-    """One train(): its loop, and the methods that are replaced on the trainer until the loop ends.
+class TrainerLoop:
+    """The loop of one train(), and the methods that are replaced on the trainer until the loop
+    ends.
 
     The run is entered when all callbacks have begun, and left before the trainer loads the best
     model. Safe points are where a step has been logged, evaluated and saved. An epoch's last step
@@ -39,11 +46,11 @@ class TrainerWalk:
         path: str | os.PathLike[str],
         state: Mapping[str, Any],
         options: RunOptions,
-        untried: Unproven | None,
+        untried: UnprovenCode | None,
     ) -> None:
         self._trainer, self._path, self._state, self._options = trainer, path, state, options
         self._untried = untried
-        self._progress = Progress(trainer)
+        self._progress = TrainerProgress(trainer)
         self._training: Training | None = None
         self._fed: dict[int, tuple[Any, Any]] = {}  # id of the trainer's loader -> itself, and ours
         self._epoch = -1  # the epoch that the trainer is in
@@ -54,7 +61,7 @@ class TrainerWalk:
         # which safe point comes with the next _maybe_log_save_evaluate: "step" or "epoch"
         self.due = ""
         self._changed = ExitStack()
-        self._replace()
+        self._replace_methods()
 
     @property
     def run(self) -> Run | None:
@@ -62,9 +69,9 @@ class TrainerWalk:
 
     @property
     def _loop(self) -> Loop:
-        return self._begun().loop
+        return self._enter_run().loop
 
-    def _replace(self) -> None:
+    def _replace_methods(self) -> None:
         trainer, handler = self._trainer, self._trainer.callback_handler
         for owner, name, around in (
             (handler, "on_epoch_begin", self._on_epoch_begin),
@@ -75,8 +82,13 @@ class TrainerWalk:
             (trainer, "_load_rng_state", self._load_rng_state),
             (trainer, "get_eval_dataloader", self._get_eval_dataloader),
         ):
-            replace(self._changed, owner, name, guarded(around, getattr(owner, name), self.leave))
-        replace(self._changed, trainer.args, "ignore_data_skip", False)
+            replace_attribute(
+                self._changed,
+                owner,
+                name,
+                end_run_on_error(around, getattr(owner, name), self.end_run),
+            )
+        replace_attribute(self._changed, trainer.args, "ignore_data_skip", False)
         plain = home.skip_first_batches
 
         def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
@@ -84,17 +96,17 @@ class TrainerWalk:
                 dataloader if dataloader is self._train_loader else plain(dataloader, num_batches)
             )
 
-        replace(self._changed, home, "skip_first_batches", skip_first_batches)
+        replace_attribute(self._changed, home, "skip_first_batches", skip_first_batches)
 
-    def leave(self, error: BaseException | None = None) -> None:
+    def end_run(self, error: BaseException | None = None) -> None:
         """End the run, and undo the replacements."""
         self._changed.close()
         training, self._training = self._training, None
         if training is not None:
-            training.leave(error)
+            training.end_run(error)
 
-    def _begun(self) -> Training:
-        """Enter the run, once: the state is restored."""
+    def _enter_run(self) -> Training:
+        """Enter the run, once, and restore the state."""
         if self._training is None:
             trainer, optimizer = self._trainer, self._trainer.optimizer
             own = {
@@ -104,8 +116,8 @@ class TrainerWalk:
                 "scaler": trainer.accelerator.scaler,
                 "trainer": self._progress,
             }
-            state = together(own, self._state)
-            self._progress.look()
+            state = merge_states(own, self._state)
+            self._progress.note_attributes()
             epochs = trainer.state.num_train_epochs  # endless for a stream without a length
             self._training = Training(
                 self._path,
@@ -156,12 +168,12 @@ class TrainerWalk:
         return original(args, state, control, **kwargs)
 
     def _is_done(self) -> bool:
-        """Whether an earlier attempt did all of the epoch that the trainer is in."""
+        """Return whether an earlier attempt did all of the epoch that the trainer is in."""
         return not self._loop.goes_on or self._epoch < self._loop.epoch
 
     def _evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("skip_scheduler"):  # eval_on_start, before the first epoch
-            self._begun()
+            self._enter_run()
             if self._progress.restored:
                 return None
         return original(*args, **kwargs)
@@ -171,7 +183,7 @@ class TrainerWalk:
             self._trainer.control.should_training_stop |= not self._loop.goes_on
             return None
         kwargs |= {
-            "train_dataloader": self._fed_loader(kwargs["train_dataloader"]),
+            "train_dataloader": self._loader_over_loop(kwargs["train_dataloader"]),
             "start_time": self._began_s,
         }
         self._steps_in_epoch = kwargs["steps_in_epoch"]
@@ -193,23 +205,23 @@ class TrainerWalk:
         if due == "step":
             self._stepped = True
             if not (control.should_training_stop or control.should_epoch_stop or self._is_at_end()):
-                loop.step_done(self._taken())
+                loop.step_done(self._batches_since_safe_point())
         elif due == "epoch" and control.should_training_stop and not self._is_at_end():
             if self._stepped:
                 # not the epoch's end: with a larger max_steps it goes on here
-                loop.step_done(self._taken())
+                loop.step_done(self._batches_since_safe_point())
         elif due == "epoch":
             stepped = self._stepped
-            taken = self._taken()
+            taken = self._batches_since_safe_point()
             loop.end_epoch(taken if stepped else 0, last=control.should_training_stop)
 
-    def _taken(self) -> int:
-        """Number of batches since the last safe point; the next one begins."""
+    def _batches_since_safe_point(self) -> int:
+        """Return the number of batches since the last safe point, and begin to count anew."""
         taken, self._batches, self._stepped = self._batches, 0, False
         return taken
 
     def _is_at_end(self) -> bool:
-        """Whether the epoch's last batch is done."""
+        """Return whether the epoch's last batch is done."""
         ended = getattr(self._train_loader, "end_of_dataloader", False)
         return bool(ended) or self._in_epoch >= self._steps_in_epoch
 
@@ -217,8 +229,8 @@ class TrainerWalk:
         self, original: Callable[..., Any], trial: Any, samples: Any, start_time: float
     ) -> Any:
         del start_time
-        self._begun()
-        self.leave()
+        self._enter_run()
+        self.end_run()
         return original(trial, samples, self._began_s)
 
     def _load_rng_state(self, original: Callable[..., Any], checkpoint: str | None) -> None:
@@ -228,14 +240,16 @@ class TrainerWalk:
     # Loaders
     # ----------------------------------------------------------------------------------------------
 
-    def _fed_loader(self, loader: Any) -> Any:
-        """The trainer's loader, which reads its batches from the run's loop."""
+    def _loader_over_loop(self, loader: Any) -> Any:
+        """Return the trainer's loader, reading its batches from the run's loop."""
         if id(loader) not in self._fed:
             inside = getattr(loader, "base_dataloader", loader)
-            walked = Walked(repeatable(inside, self._options.get("seed") or 0), self._batches_of)
+            walked = LoaderProxy(
+                with_repeatable_workers(inside, self._options.get("seed") or 0), self._batches_of
+            )
             self._fed[id(loader)] = loader, walked
             if inside is not loader:
-                replace(self._changed, loader, "base_dataloader", walked)
+                replace_attribute(self._changed, loader, "base_dataloader", walked)
         self._train_loader = (
             loader if hasattr(loader, "base_dataloader") else self._fed[id(loader)][1]
         )
@@ -257,10 +271,10 @@ class TrainerWalk:
             self._progress.evaluated.add(name)
             torch.empty((), dtype=torch.int64).random_()
         if inside.generator is None and hasattr(loader, "base_dataloader"):
-            replace(
+            replace_attribute(
                 self._changed,
                 loader,
                 "base_dataloader",
-                apart(inside, self._options.get("seed") or 0),
+                without_global_draws(inside, self._options.get("seed") or 0),
             )
         return loader

@@ -18,7 +18,7 @@ from ..errors import UsageError
 OWN = ("attempts", "history", "quarantine", "pins")
 
 
-def require(root: Path) -> None:
+def require_safe_links(root: Path) -> None:
     """Check all directories of a run at `root` that Holdfast writes to. Missing directories are
     accepted.
 
@@ -30,7 +30,7 @@ def require(root: Path) -> None:
     modes.inherit_mode(root)
     for name in OWN:
         refuse_link(root / name)
-    checkpoints(root)
+    checkpoints_directory(root)
 
 
 def make_private(root: Path) -> None:
@@ -52,7 +52,7 @@ def make_private(root: Path) -> None:
             ) from error
 
 
-def require_rooms(root: Path) -> None:
+def refuse_linked_attempts(root: Path) -> None:
     """Require that no attempt's directory is a link.
 
     Raises:
@@ -82,7 +82,7 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def checkpoints(root: Path) -> Path:
+def checkpoints_directory(root: Path) -> Path:
     """Return the run's `checkpoints` directory, its link resolved.
 
     Raises:
@@ -101,7 +101,7 @@ def checkpoints(root: Path) -> Path:
         ) from error
     if not stat.S_ISDIR(found.st_mode):
         raise UsageError(f"{path} is a link to {target}, which is no directory: link to one")
-    if not may_follow(path.lstat().st_uid, found.st_uid, root.stat().st_uid, os.geteuid()):
+    if not may_follow_link(path.lstat().st_uid, found.st_uid, root.stat().st_uid, os.geteuid()):
         raise UsageError(
             f"{path} is a link to {target}, a directory of another "
             f"user (uid {found.st_uid}): checkpoints are written "
@@ -110,7 +110,7 @@ def checkpoints(root: Path) -> Path:
     return path
 
 
-def may_follow(link: int, target: int, run: int, user: int) -> bool:
+def may_follow_link(link: int, target: int, run: int, user: int) -> bool:
     """Whether `user` may write through a link. `link`, `target` and `run` are the owners' user ids.
 
     The target must belong to the user, or to the run's owner. The link must belong to the user, or

@@ -1,4 +1,4 @@
-"""Entered: a run's modules and optimizers as they were at its start, to find changes during
+"""Baselines: a run's modules and optimizers as they were at its start, to find changes during
 training.
 
 A buffer that training registers, or makes larger, comes back with the checkpoint. So does a buffer
@@ -28,9 +28,9 @@ LARGEST_BYTES = 64 << 20  # of a buffer outside of the state_dict() whose number
 _NUMBERS = (int, float, tuple)
 
 
-class OfModule:
-    """One module: its names and shapes,
-    and the numbers of the buffers that its state_dict() leaves out.
+class ModuleBaseline:
+    """A module's names and shapes at the start of its run, and the values of the buffers that its
+    state_dict() leaves out.
     """
 
     def __init__(self, state: Mapping[str, Any], apart: Mapping[str, torch.Tensor]) -> None:
@@ -38,22 +38,24 @@ class OfModule:
         self._first = {name: _numbers(each) for name, each in apart.items()}
         self._looked: dict[str, Any] = {}
 
-    def changed(self, apart: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def changed_buffers(self, apart: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the buffers whose numbers have changed."""
         return {
             name: each for name, each in apart.items() if _numbers(each) != self._first.get(name)
         }
 
-    def look(self, apart: Mapping[str, torch.Tensor]) -> None:
-        """Assume that a buffer is computed once if it has changed, but not since the last look."""
+    def note_computed_buffers(self, apart: Mapping[str, torch.Tensor]) -> None:
+        """Record which buffers are computed once: they have changed, but not since the
+        last call.
+        """
         now = {name: _numbers(each) for name, each in apart.items()}
         self._first |= {name: each for name, each in now.items() if self._looked.get(name) == each}
         self._looked = now
 
-    def late(
+    def new_buffers(
         self, state: Mapping[str, Any], buffers: set[str], passed: Iterable[str], what: str
     ) -> list[str]:
-        """Return the names of buffers that are new, or have another shape. `passed`: names that are
+        """Return the names of buffers that are new, or have another shape. Names in `passed` are
         not compared.
 
         Raises:
@@ -68,7 +70,7 @@ class OfModule:
             for name in shapes
             if name in buffers and shapes[name] != self.shapes.get(name, "absent")
         ]
-        lines = [*_lines(self.shapes, shapes, free.union(late))]
+        lines = [*_difference_lines(self.shapes, shapes, free.union(late))]
         if lines:
             raise UsageError(
                 f"the structure of a tracked {what} has changed since "
@@ -83,32 +85,32 @@ class OfModule:
         return late
 
 
-class OfOptimizer:
-    """One optimizer: the sizes of its groups, and the options with which it began."""
+class OptimizerBaseline:
+    """An optimizer's group sizes and options at the start of its run."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._sizes = _sizes(optimizer)
+        self._sizes = _group_sizes(optimizer)
         self.carried = GradientWatch(optimizer)
-        self.begin(optimizer, [])
+        self.record_options(optimizer, [])
 
-    def begin(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
-        """Note the present options as the first ones. `moved`:
-        the first values of those that had moved, by group.
+    def record_options(self, optimizer: Optimizer, moved: Iterable[Mapping[str, Any]]) -> None:
+        """Record the present options as the first ones. `moved`: the first values of options that
+        had changed, by group.
         """
         known = [dict(each) for each in moved]
         self._moved = [*known, *({} for _ in range(len(optimizer.param_groups) - len(known)))]
         self._first = [_options(group) for group in optimizer.param_groups]
 
-    def moved(self, optimizer: Optimizer) -> list[dict[str, Any]]:
-        """By group, the first values of options that the script itself has changed; [] if there are
-        none.
+    def changed_options(self, optimizer: Optimizer) -> list[dict[str, Any]]:
+        """Return by group the first values of options that the script itself has changed; [] if
+        there are none.
 
         Where a scheduler has left `initial_lr`, that is the first value. An option that is back at
-        its first value has not moved, in a resumed run as in the others.
+        its first value has not changed, in a resumed run as in the others.
         """
         pairs = zip(optimizer.param_groups, self._first, self._moved, strict=False)
         found = [
-            {} if "initial_lr" in group else _other({**first, **known}, _options(group))
+            {} if "initial_lr" in group else _changed_values({**first, **known}, _options(group))
             for group, first, known in pairs
         ]
         return found if any(found) else []
@@ -119,12 +121,12 @@ class OfOptimizer:
         Raises:
             UsageError: groups or parameters have come or gone, so that no start could restore them.
         """
-        now = _sizes(optimizer)
+        now = _group_sizes(optimizer)
         if now != self._sizes:
             raise UsageError(
                 f"a tracked {type(optimizer).__name__} has "
-                f"groups of {_shown(now)} parameters, and had "
-                f"{_shown(self._sizes)} when the run was entered: "
+                f"groups of {_format_sizes(now)} parameters, and had "
+                f"{_format_sizes(self._sizes)} when the run was entered: "
                 "no start could restore that. Nothing is saved; the "
                 "checkpoints of before can be used. "
                 "Give it all parameters before Run(...), and let those that wait "
@@ -132,40 +134,40 @@ class OfOptimizer:
             )
 
 
-_MODULES: WeakKeyDictionary[nn.Module, OfModule] = WeakKeyDictionary()
-_OPTIMIZERS: WeakKeyDictionary[Optimizer, OfOptimizer] = WeakKeyDictionary()
+_MODULES: WeakKeyDictionary[nn.Module, ModuleBaseline] = WeakKeyDictionary()
+_OPTIMIZERS: WeakKeyDictionary[Optimizer, OptimizerBaseline] = WeakKeyDictionary()
 
 
-def of_module(root: nn.Module) -> OfModule | None:
-    """Return the record of a module that a run has entered."""
+def module_baseline(root: nn.Module) -> ModuleBaseline | None:
+    """Return the baseline of a module that a run has entered; None for others."""
     return _MODULES.get(root)
 
 
-def of_optimizer(optimizer: Optimizer) -> OfOptimizer | None:
-    """Return the record of an optimizer that a run has entered."""
+def optimizer_baseline(optimizer: Optimizer) -> OptimizerBaseline | None:
+    """Return the baseline of an optimizer that a run has entered; None for others."""
     return _OPTIMIZERS.get(optimizer)
 
 
-def note(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
-    """Record the present state of a module or an optimizer.
-    `state`: the module's, by plain names.
+def record_baseline(target: nn.Module | Optimizer, state: Mapping[str, Any] | None = None) -> None:
+    """Record the present state of a module or an optimizer. `state`: the module's, by
+    plain names.
     """
     if isinstance(target, Optimizer):
-        forget(target)
-        _OPTIMIZERS[target] = OfOptimizer(target)
+        drop_baseline(target)
+        _OPTIMIZERS[target] = OptimizerBaseline(target)
     else:
-        _MODULES[target] = OfModule(state or {}, apart(target))
+        _MODULES[target] = ModuleBaseline(state or {}, unsaved_buffers(target))
 
 
-def forget(target: Any) -> None:
-    """Drop its record: its run has ended."""
+def drop_baseline(target: Any) -> None:
+    """Drop the baseline of a module or an optimizer: its run has ended."""
     if not isinstance(target, Optimizer):
         _MODULES.pop(target, None)
     elif (known := _OPTIMIZERS.pop(target, None)) is not None:
-        known.carried.end()
+        known.carried.remove_hooks()
 
 
-def apart(root: nn.Module) -> dict[str, torch.Tensor]:
+def unsaved_buffers(root: nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers that are not in the state_dict(), by their names."""
     return {
         f"{name}.{key}" if name else key: each
@@ -193,7 +195,9 @@ def _shape(value: Any) -> Any:
     return "lazy" if is_lazy(value) else tuple(value.shape)
 
 
-def _lines(before: Mapping[str, Any], now: Mapping[str, Any], passed: set[str]) -> Iterator[str]:
+def _difference_lines(
+    before: Mapping[str, Any], now: Mapping[str, Any], passed: set[str]
+) -> Iterator[str]:
     for name in [*before, *(name for name in now if name not in before)]:
         if (
             name in passed
@@ -213,13 +217,13 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: group[name] for name in OPTIONS if isinstance(group.get(name), _NUMBERS)}
 
 
-def _other(first: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _changed_values(first: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in first.items() if name in now and now[name] != value}
 
 
-def _sizes(optimizer: Optimizer) -> list[int]:
+def _group_sizes(optimizer: Optimizer) -> list[int]:
     return [len(group["params"]) for group in optimizer.param_groups]
 
 
-def _shown(sizes: list[int]) -> str:
+def _format_sizes(sizes: list[int]) -> str:
     return " + ".join(map(str, sizes))

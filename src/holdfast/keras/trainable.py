@@ -1,4 +1,4 @@
-"""Looked at: the arrays of a captured Keras object that are trainable variables or moments.
+"""The arrays of a captured Keras object that are trainable variables or moments.
 
 A save checks whether their numbers are finite. Moving statistics, metrics and counters are not
 checked.
@@ -12,14 +12,14 @@ from typing import Any
 from .state import Optimizer, Variables
 
 
-def weights(target: object, captured: Any) -> Iterator[Any]:
+def trainable_leaves(target: object, captured: Any) -> Iterator[Any]:
     """Yield the parameters, or the moments,
     among the arrays of `captured`: the state of `target`.
     """
     if isinstance(target, Variables):
         yield from (
             each
-            for each, of_layer in zip(captured.values(), target.are_trained(), strict=False)
+            for each, of_layer in zip(captured.values(), target.trainable_flags(), strict=False)
             if of_layer
         )
     elif isinstance(target, Optimizer):

@@ -1,5 +1,5 @@
-"""Sound: checks that stored content has the form that its reader expects; otherwise the checkpoint
-is damaged.
+"""Checks that stored content has the form that its reader expects; otherwise the checkpoint is
+damaged.
 
 A digest shows that nothing changed since the save, but not who saved. So each reader checks the
 stored content alone, before the first live byte is overwritten.
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import Damaged, HoldfastError
-from .codec import UNSOUND, is_stored
+from .codec import UNSOUND, is_stored_leaf
 
 T = TypeVar("T")
 MOST = 10**18
@@ -23,19 +23,19 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)]
 Whole = Annotated[int, msgspec.Meta(gt=-MOST, lt=MOST)]
 
 
-def shaped(kind: type[T], stored: Any, what: str) -> T:
+def convert_stored(kind: type[T], stored: Any, what: str) -> T:
     """Return `stored` as `kind`, a type of msgspec's.
 
     Raises:
         Damaged: it is not of that kind.
     """
-    with sound(what):
+    with errors_as_damage(what):
         return msgspec.convert(stored, kind)
 
 
 @contextmanager
-def sound(what: str) -> Iterator[None]:
-    """An error in this block means a damaged checkpoint: the block must not call the user's code.
+def errors_as_damage(what: str) -> Iterator[None]:
+    """Raise an error in this block as Damaged. The block must not call the user's code.
 
     Raises:
         Damaged: instead.
@@ -45,12 +45,12 @@ def sound(what: str) -> Iterator[None]:
     except HoldfastError:
         raise
     except UNSOUND as error:
-        raise Damaged(f"{what} is unsound: {type(error).__name__}: {said(error)}") from error
+        raise Damaged(f"{what} is unsound: {type(error).__name__}: {error_text(error)}") from error
 
 
-def said(error: Exception) -> str:
-    """Return the beginning of its text,
-    even if it contains a number with more digits than Python prints.
+def error_text(error: Exception) -> str:
+    """Return the beginning of the error's text, even if it contains a number with more digits than
+    Python prints.
     """
     try:
         return str(error)[:200]
@@ -58,19 +58,23 @@ def said(error: Exception) -> str:
         return "a number of too many digits"
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a number that can be printed, of Python's or of NumPy's; no leaf."""
+def is_printable_number(value: Any) -> bool:
+    """Return whether the value is a number of Python's or NumPy's that can be printed, and not a
+    leaf.
+    """
     return isinstance(value, Number) and not (isinstance(value, int) and abs(value) >= 2**64)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it can be compared and printed: text, numbers, and containers of such."""
+    """Return whether the value can be compared and printed: text, numbers, and containers
+    of these.
+    """
     if isinstance(value, dict):
         return all(map(is_plain, value)) and all(map(is_plain, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(is_plain, value))
     return (
-        not is_stored(value)
+        not is_stored_leaf(value)
         and getattr(value, "shape", ()) == ()
-        and (not isinstance(value, int) or is_number(value))
+        and (not isinstance(value, int) or is_printable_number(value))
     )

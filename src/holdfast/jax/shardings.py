@@ -1,4 +1,4 @@
-"""Places: the sharding of an array over devices, described for a checkpoint, and found again.
+"""Shardings: describes the sharding of an array over devices for a checkpoint, and finds it again.
 
 An unchanged script continues with the shardings of the save, which its compiled functions had
 chosen. They decide which program runs, and so the last bits. If the script itself now shards a leaf
@@ -19,10 +19,10 @@ Described = dict[str, Any] | None  # None: uncommitted, on the default device
 _KINDS = {str(each): each for each in jax.sharding.AxisType}
 
 
-def described(leaf: Any) -> Described:
-    """Return the place of an array as JSON; None for any other leaf.
+def describe_sharding(leaf: Any) -> Described:
+    """Return the sharding of an array as JSON; None for any other leaf.
 
-    Only places over named meshes and on single devices can be found again.
+    Only shardings over named meshes and on single devices can be found again.
     """
     if not isinstance(leaf, jax.Array) or not leaf.committed:
         return None
@@ -78,12 +78,12 @@ def _is_plain(spec: Any) -> bool:
     )
 
 
-def table(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the places of a tree's leaves, each described once."""
+def sharding_table(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shardings of a tree's leaves, each described once."""
     distinct: list[dict[str, Any]] = []
     of: dict[str, int] = {}
     for name, leaf in leaves.items():
-        place = described(leaf)
+        place = describe_sharding(leaf)
         if place is not None:
             if place not in distinct:
                 distinct.append(place)
@@ -91,21 +91,23 @@ def table(leaves: Mapping[str, Any]) -> dict[str, Any]:
     return {"distinct": distinct, "of": of}
 
 
-def place_in(found: Mapping[str, Any], name: str) -> Described:
-    """Return one leaf's place in a table."""
+def look_up(found: Mapping[str, Any], name: str) -> Described:
+    """Return one leaf's sharding in a table."""
     number = found["of"].get(name)
     return None if number is None else found["distinct"][number]
 
 
-def wanted(name: str, live: Any, first: Mapping[str, Any], stored: Mapping[str, Any]) -> Any:
+def choose_sharding(
+    name: str, live: Any, first: Mapping[str, Any], stored: Mapping[str, Any]
+) -> Any:
     """Return the sharding for a leaf that is restored in the place of `live`; None: the default
     device, uncommitted.
 
-    `first`: the places that the script chose in this process. `stored`: those that it chose when
-    the run was saved ("first"), and those of the save ("now").
+    `first`: the shardings that the script chose in this process. `stored`: those that it chose when
+    the run was saved ("first"), and those at the save ("now").
     """
     own = live.sharding if isinstance(live, jax.Array) and live.committed else None
-    if place_in(first, name) != place_in(stored["first"], name):
+    if look_up(first, name) != look_up(stored["first"], name):
         return own
-    place = place_in(stored["now"], name)
+    place = look_up(stored["now"], name)
     return None if place is None else sharding_of(place) or own

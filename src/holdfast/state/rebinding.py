@@ -1,5 +1,4 @@
-"""Places: the objects that stood in a state when the run began, and the places that hold another
-object by now.
+"""RebindingTracker: finds the places of a state that hold another object than when the run began.
 
 A restore in place writes into the object that the script has put there. When the loop has bound a
 place to another object, and other names still hold the first one (`x = start`), its content must
@@ -14,9 +13,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..legible import of_key
+from ..legible import key_text
 from . import codec
-from .captured import ATOMS, MAPPINGS, MUTABLE, Attributes, Own, fields_of, is_dataclass
+from .captured import ATOMS, MAPPINGS, MUTABLE, AttributeSet, StateAdapter, fields_of, is_dataclass
 
 _LONGEST = 10_000  # a container with more members is not searched
 _DEEPEST = 8
@@ -25,116 +24,122 @@ _DEEPEST = 8
 Members = dict[str, tuple[Any, Callable[[], object]]]
 
 
-class _First:
-    """The object that stood in a place. It is not kept alive."""
+class _FirstObject:
+    """The object that was at a place when the run began. It is not kept alive."""
 
     def __init__(self, value: Any, *, shared: bool) -> None:
-        name = codec.framework(type(value))
+        name = codec.framework_of(type(value))
         try:
             self._refer: Any = weakref.ref(value)
         except TypeError:  # a list or a dict
             self._refer = None
         self._identity = id(value)
         self._is_shared = shared  # other holders of a list or a dict are assumed to remain
-        self._memory = None if name is None else codec.adapter(name).lives(value)
+        self._memory = None if name is None else codec.import_adapter(name).memory_watcher(value)
 
-    def stands(self, value: Any) -> bool:
+    def is_same(self, value: Any) -> bool:
         return id(value) == self._identity if self._refer is None else self._refer() is value
 
-    def lives(self) -> bool:
-        """Whether it, or its memory,
-        is still referenced elsewhere after its place was bound to another object.
+    def is_still_held(self) -> bool:
+        """Return whether the object, or its memory, is referenced elsewhere after its place was
+        bound to another object.
         """
         if self._refer is None:
             return self._is_shared
         return self._refer() is not None if self._memory is None else bool(self._memory())
 
 
-class Places:
-    """The places of one attempt. `roots`: the state's values by name; they themselves are filled,
-    and never set.
+class RebindingTracker:
+    """The places of one attempt's state that were bound to other objects. `roots`: the state's
+    values by name, which are filled and never set.
 
     `given`: values that one more mapping of ours holds, by their places.
     """
 
     def __init__(
         self,
-        own: Own,
+        own: StateAdapter,
         members: Callable[[Any], Members],
         roots: Callable[[], Mapping[str, Any]],
         given: Mapping[str, Any],
     ) -> None:
         self._own, self._members_of, self._roots = own, members, roots
         self.bound_anew: frozenset[str] = frozenset()  # in the checkpoint that is restored
-        self._first: dict[str, _First] = {}
-        defaults, present = set(self._defaults()), list(self._present())
-        for (path, value), count in zip(present, _counted(present), strict=True):
+        self._first: dict[str, _FirstObject] = {}
+        defaults, present = set(self._class_attributes()), list(self._fillable_members())
+        for (path, value), count in zip(present, _reference_counts(present), strict=True):
             # the caller's mapping, and `given`
             ours = 1 - (path in defaults) + (2 if given.get(path) is value else 0)
-            self._first[path] = _First(value, shared=count > _ALONE + ours)
+            self._first[path] = _FirstObject(value, shared=count > _ALONE + ours)
 
         self._factories = [path for path, value in present if type(value) is defaultdict]
         steps = (path.split("/") for path in self._first)
         self._around = {"/".join(each[:count]) for each in steps for count in range(1, len(each))}
 
-    def expect(self, bound_anew: Iterable[str]) -> None:
+    def expect_rebound(self, bound_anew: Iterable[str]) -> None:
         """Note which places held another object in the checkpoint that is restored."""
         self.bound_anew = frozenset(bound_anew)
 
-    def left(self) -> list[str]:
+    def rebound_places(self) -> list[str]:
         """Return the places that hold another object than at the beginning, while the first one is
         still referenced elsewhere.
         """
         if not self._first:
             return []
-        here = {path: value for path, value in self._present(self._around) if path in self._first}
-        left = [path for path, value in here.items() if not self._first[path].stands(value)]
+        here = {
+            path: value
+            for path, value in self._fillable_members(self._around)
+            if path in self._first
+        }
+        left = [path for path, value in here.items() if not self._first[path].is_same(value)]
         here.clear()
-        return sorted(path for path in left if self._first[path].lives())
+        return sorted(path for path in left if self._first[path].is_still_held())
 
-    def is_anew(self, path: str, live: Any) -> bool:
-        """Whether the restore sets this place anew. An object that a restore has set there is
-        filled the next time.
+    def is_rebound(self, path: str, live: Any) -> bool:
+        """Return whether the restore sets this place anew. An object that a restore has set there
+        is filled the next time.
         """
         return path in self.bound_anew and (
-            path not in self._first or self._first[path].stands(live)
+            path not in self._first or self._first[path].is_same(live)
         )
 
-    def factories(self) -> list[defaultdict[Any, Any]]:
-        """The defaultdicts in places that began with one,
-        innermost first: there a resume finds the factory.
+    def initial_defaultdicts(self) -> list[defaultdict[Any, Any]]:
+        """Return the defaultdicts at places that began with one, innermost first: there a resume
+        finds the factory.
         """
         names = {name for name, root in self._roots().items() if type(root) is defaultdict}
         found = [root for name, root in self._roots().items() if name in names]
         if self._factories:
             found += [
-                value for path, value in self._present(self._around) if path in self._factories
+                value
+                for path, value in self._fillable_members(self._around)
+                if path in self._factories
             ]
         return [value for value in reversed(found) if type(value) is defaultdict]
 
-    def part(self, path: str, live: Any) -> None:
-        """Give the members of an object with a state of its own new memory,
-        where they are set anew.
+    def separate_members(self, path: str, live: Any) -> None:
+        """Give new memory to the members of an object that saves itself, where they are
+        set anew.
         """
         for name, (member, part) in self._members_of(live).items() if self.bound_anew else ():
-            if self.is_anew(f"{path}/{name}", member):
+            if self.is_rebound(f"{path}/{name}", member):
                 part()
 
-    def _defaults(self) -> Iterator[str]:
-        """Attributes that the class holds, and not the object."""
+    def _class_attributes(self) -> Iterator[str]:
+        """Yield the attributes that the class holds, and not the object."""
         for path, root in self._roots().items():
-            if isinstance(root, Attributes) and type(root.target) is not dict:
+            if isinstance(root, AttributeSet) and type(root.target) is not dict:
                 here = getattr(root.target, "__dict__", {})
                 yield from (f"{path}/{name}" for name in root.names if name not in here)
 
-    def _present(self, around: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+    def _fillable_members(self, around: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
         """Yield the members that can be filled, by their places;
         only in the containers `around`, if given.
         """
         for name, root in self._roots().items():
-            yield from self._inside(name, root, _DEEPEST, around)
+            yield from self._walk_members(name, root, _DEEPEST, around)
 
-    def _inside(
+    def _walk_members(
         self, path: str, value: Any, depth: int, around: Collection[str] | None
     ) -> Iterator[tuple[str, Any]]:
         if not depth or (path and around is not None and path not in around):
@@ -143,14 +148,14 @@ class Places:
             kind = type(member)
             if kind in ATOMS:
                 continue
-            place = f"{path}/{of_key(key)}" if path else str(key)
+            place = f"{path}/{key_text(key)}" if path else str(key)
             if _can_be_filled(member) and not self._own.has(member):
                 yield place, member
-            yield from self._inside(place, member, depth - 1, around)
+            yield from self._walk_members(place, member, depth - 1, around)
 
     def _members(self, value: Any) -> Iterable[tuple[Any, Any]]:
         kind = type(value)
-        if isinstance(value, Attributes):
+        if isinstance(value, AttributeSet):
             return value.values().items()
         if kind in MAPPINGS or kind in (list, deque, tuple):
             if len(value) > _LONGEST:
@@ -167,12 +172,16 @@ def _can_be_filled(value: Any) -> bool:
         return True
     if is_dataclass(kind):
         return not kind.__dataclass_params__.frozen
-    name = codec.framework(kind)
-    return name is not None and codec.is_leaf(value) and not codec.adapter(name).unfit(value)
+    name = codec.framework_of(kind)
+    return (
+        name is not None
+        and codec.is_leaf(value)
+        and not codec.import_adapter(name).why_not_in_place(value)
+    )
 
 
-def _counted(pairs: list[tuple[str, Any]]) -> list[int]:
+def _reference_counts(pairs: list[tuple[str, Any]]) -> list[int]:
     return [sys.getrefcount(value) for _, value in pairs]
 
 
-_ALONE = _counted([("", [])])[0]  # references to a value that only such a list holds
+_ALONE = _reference_counts([("", [])])[0]  # references to a value that only such a list holds

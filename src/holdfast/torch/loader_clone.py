@@ -1,6 +1,7 @@
-"""The twin of a DataLoader: the user's settings, with an order and a generator of Holdfast's own.
+"""Clones a DataLoader: the clone has the user's settings, with an order and a generator of
+Holdfast's own.
 
-A twin draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop
+A clone draws from generators of its own. So that a loop with Holdfast sees the numbers of a loop
 without it, the global generator moves as the plain loader would have moved it when an epoch begins:
 
     each new iterator             one number, the seed of its workers; from `generator=` if the
@@ -26,20 +27,20 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from ..data.facts import facts
+from ..data.facts import loader_facts
 from ..data.seeded import Seeded
 from .workers import WorkerInit
 
 
-def twin_of(
+def clone_loader(
     loader: DataLoader[Any],
     steps: Any = None,
     dataset: Any = None,
     kind: Any = DataLoader,
     **settings: Any,
 ) -> Any:
-    """A `kind` of loader like `loader`;
-    `steps` takes the place of its batch sampler, `dataset` of its dataset.
+    """Return a loader of class `kind` like `loader`; `steps` takes the place of its batch sampler,
+    `dataset` of its dataset.
     """
     if loader.num_workers and not getattr(loader, "in_order", True):  # since torch 2.6
         warnings.warn(
@@ -59,7 +60,7 @@ def twin_of(
         return kind(
             loader.dataset if dataset is None else dataset,
             **order,
-            **{**_settings(loader), **settings},
+            **{**_user_settings(loader), **settings},
         )
 
 
@@ -74,7 +75,7 @@ def draw_seed_of_workers(loader: DataLoader[Any], twin: Any, seed: int) -> None:
         twin.generator.set_state(torch.get_rng_state())
     else:
         twin.generator.manual_seed(seed)
-    _draw(loader.generator or torch.default_generator)
+    _draw_number(loader.generator or torch.default_generator)
 
 
 def draw_as_sampler(loader: DataLoader[Any]) -> None:
@@ -84,16 +85,16 @@ def draw_as_sampler(loader: DataLoader[Any]) -> None:
     if getattr(sampler, "generator", None) is not None:
         return
     if type(sampler) is RandomSampler:
-        _draw(torch.default_generator)  # the seed of its permutation
+        _draw_number(torch.default_generator)  # the seed of its permutation
     elif type(sampler) in {SubsetRandomSampler, WeightedRandomSampler}:
         next(iter(sampler), None)
 
 
-def _draw(generator: torch.Generator) -> None:
+def _draw_number(generator: torch.Generator) -> None:
     torch.empty((), dtype=torch.int64).random_(generator=generator)
 
 
-def torchdatas(name: str) -> Any:
+def torchdata_class(name: str) -> Any:
     """Return the object of that name in `torchdata.stateful_dataloader`,
     if the program has imported it.
     """
@@ -108,8 +109,8 @@ def torchdatas(name: str) -> Any:
     )
 
 
-def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return the user's settings that the twin takes over, without samples and their order."""
+def _user_settings(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the user's settings that the clone takes over, without samples and their order."""
     names = ["num_workers", "collate_fn", "pin_memory", "timeout", "persistent_workers"]
     if loader.num_workers:
         names += ["prefetch_factor", "multiprocessing_context"]
@@ -131,4 +132,4 @@ def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
         if isinstance(dataset, Seeded)
         else type(dataset).__name__
     )
-    return facts(loader, dataset) | {"dataset": name}
+    return loader_facts(loader, dataset) | {"dataset": name}
