@@ -48,16 +48,16 @@ _ALONE = "both come before anything else looks at either, or after an error that
 
 # Mutants that change nothing that anybody could ever notice, and why.
 EQUIVALENT = {
-    "fence: _discard_fenced(attempt) before disk.sync_dir(attempt.root / 'attempts')": _OWN_ROOM,
+    "fence_attempt: _discard_fenced(attempt) before disk.sync_dir(attempt.root / 'attempts')": _OWN_ROOM,
     "publish: without disk.sync_dir(attempt.room)": _OWN_ROOM,
-    "sealed: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
-    "sealed: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
-    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _entry(Path(place) / name, kind)"
+    "seal_part: without disk.sync_dir(partial)": _ANOTHER_MACHINE,
+    "seal_part: disk.sync_dir(partial) before disk.write(partial / name, [data])": _ANOTHER_MACHINE,
+    "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _file_entry(Path(place) / name, kind)"
     " before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
-    "write: writing.go_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
-    "go_direct: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
-    "_hand_out: offset, self._end = (self._end, self._end + data.nbytes) before self._before_each()": _ALONE,
+    "write: writing.enable_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
+    "enable_direct: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
+    "_submit_write: offset, self._end = (self._end, self._end + data.nbytes) before self._before_each()": _ALONE,
 }
 
 
@@ -66,12 +66,12 @@ _NO_CHUNK = "a chunk never comes back, and the thread that fills files waits for
 
 MAY_HANG = {
     "_next_chunk: without self._unused.append(chunk[:CHUNK_BYTES])": _NO_CHUNK,
-    "_next_chunk: without self._settle()": _NO_CHUNK,
-    "_settle: without self._free(chunk)": _NO_CHUNK,
+    "_next_chunk: without self._await_writes()": _NO_CHUNK,
+    "_await_writes: without self._free(chunk)": _NO_CHUNK,
     "_free: without self._unused.extend([chunk] if chunk else [])": _NO_CHUNK,
-    "_hand_out: without self._free(self._written(data, offset, ours=ours))": _NO_CHUNK,
-    "_next_chunk: without self._hand_out(self._chunk, ours=True)": "the chunk is lost: the next one never comes back",
-    "_hand_out: without self._settle()": "no request is taken off the list of those under way: the loop that waits for"
+    "_submit_write: without self._free(self._write_and_return(data, offset, ours=ours))": _NO_CHUNK,
+    "_next_chunk: without self._submit_write(self._chunk, ours=True)": "the chunk is lost: the next one never comes back",
+    "_submit_write: without self._await_writes()": "no request is taken off the list of those under way: the loop that waits for"
     " a place in it never ends",
 }
 MOST_HANGS = 8
