@@ -70,7 +70,7 @@ ADVISING = (  # rooms whose errors are of resumes of loaders
     *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
     *("run/fingerprint", "run/loader_cursor", "run/loops", "run/unproven"),
 )
-TELLING = {"Mismatch", "OtherFeedKind", "tell", "tell_changed", "warn"}
+TELLING = {"Mismatch", "OtherFeedKind", "tell", "warn", "warn_changed"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
 
 

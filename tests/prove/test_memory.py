@@ -50,7 +50,7 @@ elif how == "in the background":
         warm = 0
         for number in run.steps(100):
             step()
-            warm += number > 0 and not run._last_session().saves.arena.warming
+            warm += number > 0 and not run._last_session().saves.arena.is_warming
             if warm == 3:
                 run.wait()
                 print(peak() - before)
