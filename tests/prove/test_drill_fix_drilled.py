@@ -234,7 +234,7 @@ def test_a_version_that_prints_otherwise_undisturbed_is_taken_back(from_zero, mo
     def spoils(text, fix):
         return apply_fix(text, fix).replace("0.05 * error * x", "0.06 * error * x")
 
-    monkeypatch.setattr("holdfast.drill.fix.repair.applied", spoils)
+    monkeypatch.setattr("holdfast.drill.fix.repair.apply_fix", spoils)
     found = repair_script(
         [sys.executable, str(from_zero)], DrillOptions(kills=2), quiet, lambda *_: None, new=True, write=True
     )
