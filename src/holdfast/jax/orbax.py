@@ -14,7 +14,7 @@ from ..errors import UsageError
 _MARK = "_METADATA"  # in the directory of each item that is a tree
 
 
-def read_orbax(path: Path, name: str) -> dict[str, Any] | None:
+def read_foreign(path: Path, name: str) -> dict[str, Any] | None:
     """Return the leaves of the tree at `path`, or of its item `name` or "default", as NumPy's
     arrays by their names.
 

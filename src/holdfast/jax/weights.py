@@ -49,11 +49,11 @@ def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[st
     tree.set_leaves({name: there[name] for name in match_weights(tree, stored, rename).loaded})
 
 
-def read_orbax(path: Path, name: str) -> dict[str, Any] | None:
+def read_foreign(path: Path, name: str) -> dict[str, Any] | None:
     """Return the leaves of an Orbax checkpoint of a tree at `path`, or of its item `name`; None if
     there is none.
     """
-    return orbax.read_orbax(path, name)
+    return orbax.read_foreign(path, name)
 
 
 def _renamed(stored: Mapping[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:

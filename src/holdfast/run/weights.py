@@ -142,7 +142,7 @@ def _read_foreign_weights(source: StartFrom, models: Mapping[str, Any]) -> dict[
     """
     found: dict[str, Any] = {}
     for name in source.names or models:
-        foreign = getattr(weight_reader_for(models[name]), "foreign", None)
+        foreign = getattr(weight_reader_for(models[name]), "read_foreign", None)
         stored = None if foreign is None else foreign(Path(source.path), name)
         if stored is not None:
             found[name] = stored
