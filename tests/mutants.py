@@ -70,9 +70,9 @@ MAY_HANG = {
     "_await_writes: without self._free(chunk)": _NO_CHUNK,
     "_free: without self._unused.extend([chunk] if chunk else [])": _NO_CHUNK,
     "_submit_write: without self._free(self._write_and_return(data, offset, ours=ours))": _NO_CHUNK,
-    "_next_chunk: without self._submit_write(self._chunk, ours=True)": "the chunk is lost: the next one never comes back",
-    "_submit_write: without self._await_writes()": "no request is taken off the list of those under way: the loop that waits for"
-    " a place in it never ends",
+    "_next_chunk: without self._submit_write(self._chunk, ours=True)": "the chunk is lost: the next never comes back",
+    "_submit_write: without self._await_writes()": "no request is taken off the list of those under way: the loop that"
+    " waits for a place in it never ends",
 }
 MOST_HANGS = 8
 QUICK_S = 1.0  # an equivalent mutant is asked only the laws that take no longer: every other one would hold as well
