@@ -6,7 +6,6 @@ line. Nothing here raises into a training loop.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -14,11 +13,14 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
 from .legible import duration, printable
 
 if TYPE_CHECKING:
+    import logging
+
     from rich.console import Console
 
 REFRESH_S = 0.2
@@ -27,25 +29,31 @@ ERASE = "\r\x1b[2K"
 BAR_COLUMNS = 10
 PACE_DRAWN = 50  # how many draws the pace is measured over
 
-LOGGER = logging.getLogger("holdfast")
+INFO = 20  # of logging
 _rank = 0
 
 
-class _ToStderr(logging.Handler):
-    """Writes a record to what sys.stderr is now, as one line that begins with our name."""
+@cache
+def _logger() -> logging.Logger:
+    """Return the logger "holdfast". Without a handler of anybody's it gets ours, which writes to
+    what sys.stderr is then, and hands nothing to the root logger.
+    """
+    import logging  # no import of Holdfast needs it
 
-    def emit(self, record: logging.LogRecord) -> None:
-        rank, warning = getattr(record, "rank", 0), record.levelno >= logging.WARNING
-        where = f"rank {rank}: " if rank else ""
-        line = f"{where}{'warning: ' if warning else ''}{record.getMessage()}"
-        _write(sys.stderr, f"holdfast: {line}\n")
+    class ToStderr(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            rank, warning = getattr(record, "rank", 0), record.levelno >= logging.WARNING
+            where = f"rank {rank}: " if rank else ""
+            line = f"{where}{'warning: ' if warning else ''}{record.getMessage()}"
+            _write(sys.stderr, f"holdfast: {line}\n")
 
-
-if not LOGGER.handlers:  # else whoever imports Holdfast has decided
-    LOGGER.addHandler(_ToStderr())
-    LOGGER.propagate = False
-if LOGGER.level == logging.NOTSET:
-    LOGGER.setLevel(logging.WARNING if os.environ.get("HOLDFAST_QUIET") else logging.INFO)
+    logger = logging.getLogger("holdfast")
+    if not logger.handlers:
+        logger.addHandler(ToStderr())
+        logger.propagate = False
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING if os.environ.get("HOLDFAST_QUIET") else logging.INFO)
+    return logger
 
 
 def set_rank(rank: int) -> None:
@@ -57,19 +65,19 @@ def set_rank(rank: int) -> None:
 def say(line: str) -> None:
     """Log `line`, by default as `holdfast: <line>` to stderr. Does nothing on ranks above 0."""
     if _rank == 0:
-        LOGGER.info("%s", printable(line))
+        _logger().info("%s", printable(line))
 
 
 def warn(line: str) -> None:
     """Log `line` as a warning, with the rank's number."""
-    LOGGER.warning("%s", printable(line), extra={"rank": _rank})
+    _logger().warning("%s", printable(line), extra={"rank": _rank})
 
 
 def answer(line: str) -> None:
     """Write `holdfast: <line>` to stderr past all buffers: for a signal handler, which may have
     interrupted a write to the same stream. Does nothing on ranks above 0.
     """
-    if _rank or not LOGGER.isEnabledFor(logging.INFO):
+    if _rank or not _logger().isEnabledFor(INFO):
         return
     if type(sys.stderr).__module__.startswith("ipykernel"):
         say(line)  # its descriptor 2 is the server's terminal

@@ -102,6 +102,6 @@ def test_a_run_saves_and_resumes_and_the_commands_look_at_it(tmp_path):
     }.items():
         told[line] = ended(HEAD + COMMANDS, *line.split(), cwd=tmp_path, code=code)
     assert "step-000000008" in told["ls run"]
-    assert "2 of 3 removed" in told["prune run --keep Last(1)"]
+    assert "2 of 3 checkpoints removed" in told["prune run --keep Last(1)"]
     assert (tmp_path / "m.npz").exists()
     assert "not known: there is no /proc" in ended(HEAD + COMMANDS, "doctor", "run", cwd=tmp_path)

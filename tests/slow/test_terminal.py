@@ -242,7 +242,7 @@ terminal.warn("slow")
             "",
             (
                 "logging.basicConfig(level=0, format='%(name)s %(levelname)s %(message)s')\n"
-                "logging.getLogger('holdfast').handlers.clear(); logging.getLogger('holdfast').propagate = True"
+                "logging.getLogger('holdfast').addHandler(logging.NullHandler())"
             ),
             {},
             "holdfast INFO starts\nholdfast WARNING slow\n",

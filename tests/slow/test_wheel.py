@@ -131,7 +131,8 @@ def test_the_demo_needs_the_wheel_and_numpy_and_nothing_else(python, tmp_path):
     try:
         command = [python.with_name("holdfast"), "demo", "--keep", kept, "--json"]
         lacking = subprocess.run([*map(str, command)], cwd=empty, capture_output=True, text=True, check=False)
-        assert (2, "") == (lacking.returncode, lacking.stdout)
+        error = json.loads(lacking.stdout)["error"]
+        assert (2, "UsageError") == (lacking.returncode, error["kind"])
         assert "holdfast: the demo trains with NumPy: pip install numpy\n" == lacking.stderr
         give("numpy")
         report = json.loads(done(*command, cwd=empty))

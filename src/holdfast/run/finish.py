@@ -275,8 +275,10 @@ def count_repeated_steps(logs: Sequence[Log]) -> RepeatedSteps:
 
 
 def earlier_finish_time_s(logs: Sequence[Log], position: Position) -> float | None:
-    """Return when the run was first finished at this position, in Unix seconds; None: unknown."""
-    for log in logs if position.finished() else ():
+    """Return when an earlier attempt ended the finished run at this position, in Unix seconds;
+    None: unknown.
+    """
+    for log in reversed(logs if position.finished() else ()):
         if log.last.get("event") == "end" and journal.position(log.last) == journal.position(
             position.checkpoint_name._asdict()
         ):

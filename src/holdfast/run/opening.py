@@ -325,7 +325,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
     elif done_s is not None:
         over = (
             f"already finished at step {session.position.step}, "
-            f"{format_time_since(done_s)} {attempt}"
+            f"{format_time_since(format.created_s(checkpoint.head.created))} {attempt}"
         )
         where = f"{over}; its loop's body runs again only up to a larger total"
     else:
