@@ -14,7 +14,7 @@ from itertools import chain
 
 from .split import RankSplit
 
-Taken = Sequence[tuple[int, int]]  # a position: (count, size) pairs, in order
+Taken = Sequence[tuple[int, int]]  # a position: (size, number of batches) pairs, in order
 
 
 def group_batches(
