@@ -27,11 +27,11 @@ class _Suggesting(msgspec.StructMeta):
     def __call__(self, *args: Any, **named: Any) -> Any:
         fields: tuple[str, ...] = getattr(self, "__struct_fields__", ())
         for name in named.keys() - {*fields}:
-            raise UsageError(unknown(f"{self.__name__}(...)", name, fields))
+            raise UsageError(describe_unknown_argument(f"{self.__name__}(...)", name, fields))
         return super().__call__(*args, **named)
 
 
-def unknown(what: str, name: str, names: Iterable[str]) -> str:
+def describe_unknown_argument(what: str, name: str, names: Iterable[str]) -> str:
     """Say that `what` has no argument `name`, and which of `names` may be meant."""
     from difflib import get_close_matches
 
@@ -131,12 +131,12 @@ class AnyOf(_JoinableRule, frozen=True):
 Rule = Last | Best | Every | Within | AnyOf
 
 
-def spelled(rule: Rule) -> str:
+def rule_text(rule: Rule) -> str:
     """Return the rule as a user writes it in Python: `Last(3) | Best('val_acc', max)`."""
-    return " | ".join(map(_spelled, parts(rule)))
+    return " | ".join(map(_part_text, parts(rule)))
 
 
-def _spelled(rule: Rule) -> str:
+def _part_text(rule: Rule) -> str:
     match rule:
         case Best(metric, direction, n):
             return f"Best({metric!r}, {direction.__name__}, {n})"

@@ -177,7 +177,12 @@ class ProgressLine:
         Names: step, total, epoch (from 0), epochs; batch, batches (of this epoch); saved_s (when
         the last save was durable, by the monotonic clock).
         """
-        self._facts.update({name: value for name, value in facts.items() if value is not None})
+        known = {name: value for name, value in facts.items() if value is not None}
+        if "epoch" in known and "batch" not in known and "batch" in self._facts:
+            known["batch"] = 0  # until the first one of this epoch is done
+        if known.get("batches", self._facts.get("batches")) != self._facts.get("batches"):
+            self._passed.clear()  # another loader: its passes take another time
+        self._facts.update(known)
         self._facts["metrics"].update(metrics or {})
         now = time.monotonic()
         if now - self._drawn_at < REFRESH_S:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.cli.keep import parse_keep
 from holdfast.errors import UsageError
-from holdfast.rules import AnyOf, Best, Every, Last, Within, parts, spelled
+from holdfast.rules import AnyOf, Best, Every, Last, Within, parts, rule_text
 
 WHOLE = st.integers(1, 10**6)
 SINGLE = st.one_of(
@@ -27,7 +27,7 @@ def test_a_written_rule_reads_back_as_itself(rules):
     joined = rules[0]
     for rule in rules[1:]:
         joined = joined | rule
-    assert parts(joined) == parts(parse_keep(spelled(joined)))
+    assert parts(joined) == parts(parse_keep(rule_text(joined)))
 
 
 PLAIN = {  # as on a command line -> the rule

@@ -86,6 +86,25 @@ def test_ctrl_c_is_answered_at_once(tmp_path):
     assert [told + "1 step and this one", "after the signal"] == ended.err.splitlines()[2:4]
 
 
+def test_a_branch_does_not_call_its_sources_steps_lost(tmp_path):
+    """They are in the source's checkpoint: only steps of this process can be lost."""
+    train = script(
+        tmp_path,
+        """
+        from pathlib import Path
+        with new_run(RUN, toy, every=None) as run:
+            [*run.steps(30)]
+        with new_run(Path(RUN).with_name("branch"), Toy(), every=None, branch_from=RUN) as run:
+            for step in run.steps(40):
+                if step == 32:
+                    send("INT")
+        """,
+    )
+    ended = launch(train)
+    assert 75 == ended.code, ended
+    assert "finishing step 33, then saving. Ctrl-C again: stop now and lose 2 steps and this one" in ended.err
+
+
 def test_timeout_that_signals_child_and_group_costs_no_save(tmp_path):
     """It ends with what `timeout` says of a program that it stopped, and everything is saved."""
     train = script(

@@ -1,5 +1,6 @@
 """What reaches a terminal, tried on a real one (a pty), and what does not."""
 
+import itertools
 import os
 import pty
 import re
@@ -9,6 +10,8 @@ import sys
 import time
 
 import pytest
+
+from holdfast import terminal
 
 DEADLINE_S = 30
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -219,6 +222,26 @@ def test_without_a_terminal_a_line_comes_every_ten_minutes():
     lines = found.stderr.splitlines()
     assert 3 <= len(lines) <= 6
     assert all(re.fullmatch(r"holdfast: epoch 2/4  \d+/44.*  loss 2.05  saved \d s ago", line) for line in lines)
+
+
+def test_a_new_epoch_begins_at_its_first_batch_and_another_loader_has_its_own_pace(monkeypatch, capsys):
+    """The batches of the epoch before, or of a validation, count neither as place nor for pace and end."""
+    monkeypatch.setattr(terminal, "LOG_S", 0.0)
+    monkeypatch.setattr(terminal, "REFRESH_S", 0.0)
+    monkeypatch.setattr(time, "monotonic", itertools.count(1.0).__next__)
+    progress = terminal.ProgressLine()
+    for epoch in range(2):
+        progress.update(epoch=epoch, epochs=2)
+        for batch in range(1, 5):
+            progress.update(batch=batch, batches=4)
+        for batch in range(1, 3):
+            progress.update(batch=batch, batches=2)
+    lines = [line.removeprefix("holdfast: ") for line in capsys.readouterr().err.splitlines()]
+    places = [f"{batch}/{batches}" for batches in (4, 2) for batch in range(1, batches + 1)]
+    assert [f"epoch {epoch}/2" for epoch in (1, 2) for _ in range(7)] == [line[:9] for line in lines]
+    assert [*places, "0/2", *places] == [line.split("  ")[1] for line in lines[1:]]
+    paces = {line.split("  ")[2] for line in lines if line.count("  ") > 1}
+    assert paces == {"1 s each", "2 s each"}  # the begin of an epoch takes a second as well, and no pass
 
 
 ROUTED = """

@@ -89,7 +89,7 @@ demo --keep demo
 """
 # what people type -> the command that does it
 OTHER_WORDS = {
-    **dict.fromkeys(["list", "lsit", "dir", "checkpoints"], "ls"),
+    **dict.fromkeys(["list", "dir", "checkpoints"], "ls"),
     **dict.fromkeys(["cat", "info", "inspect", "log", "metrics"], "show"),
     **dict.fromkeys(["rm", "remove", "delete", "clean", "gc"], "prune"),
     **dict.fromkeys(["check", "fsck", "validate"], "verify"),

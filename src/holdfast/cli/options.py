@@ -26,25 +26,27 @@ def complete_directories(
     return [CompletionItem(incomplete, type="dir")]
 
 
-def _steps(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_step(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Return completions for a step: those of the run before it."""
     del param
     words = [word for word in ctx.args if not word.startswith("-")]  # click has not parsed them
     run = ctx.params.get("run") or next(iter(words), None)
-    return [CompletionItem(each) for each in _names(run, incomplete)]
+    return [CompletionItem(each) for each in _step_names(run, incomplete)]
 
 
-def _runs_and_steps(
+def _complete_run_or_step(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return completions for RUN@STEP: a directory, and behind the @ the run's steps."""
     run, at, begin = incomplete.rpartition("@")
     if not at:
         return complete_directories(ctx, param, incomplete)
-    return [CompletionItem(f"{run}@{each}") for each in _names(run, begin)]
+    return [CompletionItem(f"{run}@{each}") for each in _step_names(run, begin)]
 
 
-def _names(run: str | None, begin: str) -> list[str]:
+def _step_names(run: str | None, begin: str) -> list[str]:
     try:
         names = [each.name for each in locate(run).checkpoints()] if run else []
     except (HoldfastError, OSError):
@@ -151,12 +153,14 @@ option = functools.partial(click.option, show_default=True)
 run = click.argument(
     "run", metavar="RUN", callback=_without_step, shell_complete=complete_directories
 )
-_at = functools.partial(click.argument, "run", metavar="RUN[@STEP]", shell_complete=_runs_and_steps)
+_at = functools.partial(
+    click.argument, "run", metavar="RUN[@STEP]", shell_complete=_complete_run_or_step
+)
 run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument(
     "run", metavar="RUN", callback=require_local_path, shell_complete=complete_directories
 )
-_step_option = functools.partial(click.option, "--step", metavar="N", shell_complete=_steps)
+_step_option = functools.partial(click.option, "--step", metavar="N", shell_complete=_complete_step)
 step = _step_option(callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = _step_option(callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")
 rank = click.option(

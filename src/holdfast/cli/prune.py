@@ -13,7 +13,7 @@ import click
 from .. import journal
 from ..errors import UsageError
 from ..legible import size
-from ..rules import Best, Rule, parts, spelled
+from ..rules import Best, Rule, parts, rule_text
 from ..store.checkpoint import Checkpoint
 from ..store.locate import run_directory_of, unreadable_reason
 from ..store.store import Store
@@ -64,7 +64,7 @@ def command(run: str, keep: str | None, quarantine: bool, dry_run: bool, as_json
     facts = {
         "run": run,
         "dry_run": dry_run,
-        "rule": rule and spelled(rule),
+        "rule": rule and rule_text(rule),
         "checkpoints": rows,
         "quarantine": [
             {"name": each["name"], "why": each["why"], "size_bytes": _freed_bytes([kept])}

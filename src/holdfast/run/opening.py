@@ -19,7 +19,7 @@ from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
 from ..legible import is_text
 from ..provenance import document
-from ..rules import spelled
+from ..rules import rule_text
 from ..state import rng
 from ..store import format
 from ..store.checkpoint import Checkpoint
@@ -342,7 +342,7 @@ def _report_resume(session: Session, checkpoint: Checkpoint) -> None:
 def _report_begin(session: Session, name: str | None, line: str) -> None:
     """Journal and print how the attempt begins, and which newer checkpoints were rejected."""
     rejected = session.origin.rejected
-    keep = spelled(session.options.keep)
+    keep = rule_text(session.options.keep)
     session.reporter.record("restored", checkpoint=name, rejected=rejected, keep=keep)
     lines = [f"{name} ({why})" for name, why in rejected]
     say(

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from .. import journal
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
-from ..rules import Auto, Every, Last, Rule, Whole, unknown
+from ..rules import Auto, Every, Last, Rule, Whole, describe_unknown_argument
 from ..state.captured import looked_once
 from ..store import format, html
 from ..store.signing import Signer
@@ -64,7 +64,7 @@ def shorten_traceback(method: Method) -> Method:
         try:
             if strange := () if any_name else options.keys() - known:
                 names = [name for name in known if name not in ("self", "state")]
-                raise UsageError(unknown(f"{whose}(...)", min(strange), names))
+                raise UsageError(describe_unknown_argument(f"{whose}(...)", min(strange), names))
             return method(*args, **options)
         except (HoldfastError, KeyboardInterrupt) as error:
             if os.environ.get("HOLDFAST_TRACEBACK") == "full":

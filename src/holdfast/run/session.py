@@ -125,7 +125,8 @@ class Session:
             answer(f"{signal}: stops at the next safe point")
             return
         left_s = progress.last_step_s - (time.monotonic() - progress.last_point_s)
-        lost = self.position.step - (saved.step if saved else 0)
+        # a branch has the steps of its source, which lie safe in the source's checkpoint
+        lost = min(self.position.step - (saved.step if saved else 0), progress.steps_here)
         answer(
             f"{signal}: finishing step {self.position.step + 1}"
             + (f" (about {left_s:.0f} s)" if left_s >= 1 else "")
