@@ -97,6 +97,10 @@ class JournalLines(Sequence[Event]):
     def __getitem__(self, at: Any) -> Any:
         return [*self][at]
 
+    def walk(self) -> Iterator[Event]:
+        """Return the events in order; none is kept."""
+        return (event for event in map(_event, self._lines) if event is not None)
+
     def forget(self) -> None:
         """Free the memory; the journal is read again when an event is asked for."""
         self._events.clear()

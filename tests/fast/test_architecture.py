@@ -34,6 +34,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"compat"},
     {"apps"},
     {"drill", "supervise", "doctor"},
+    {"report"},
     {"cli"},
     {"__main__"},
 ]

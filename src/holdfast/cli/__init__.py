@@ -28,6 +28,7 @@ COMMANDS = {
     "ls": "List a run's checkpoints.",
     "show": "Show what a checkpoint holds and where it came from.",
     "status": "Tell what became of runs, and what to type next.",
+    "report": "Tell where a run's time went, in text or on one page.",
     "diff": "Tell in what two checkpoints differ.",
     "verify": "Read every byte and tell what is damaged.",
     "prune": "Remove the checkpoints that a rule does not keep.",
@@ -43,7 +44,7 @@ COMMANDS = {
 }
 GROUPS = {  # of the help
     "Run": "run submit hold release",
-    "Look": "ls show status diff verify",
+    "Look": "ls show status report diff verify",
     "Keep": "prune pin unpin export copy",
     "Check": "drill init lint doctor demo",
 }
@@ -62,6 +63,8 @@ show runs/first
 show runs/first --step best
 status
 status runs/first --watch
+report runs/first
+report runs/first --html report.html
 diff runs/first runs/second
 diff runs/first/checkpoints/step-000000010 runs/first
 verify runs/first

@@ -163,6 +163,17 @@ def _checkpoint_path(
     return Path(os.fsdecode(found))
 
 
+def _record_environment(session: Session) -> None:
+    """Journal in what the attempt runs, so that a report can tell what has changed."""
+    supervisor = job_leader.supervisor_directory()
+    session.attempt.record(
+        "environment",
+        supervisor=None if supervisor is None else str(supervisor),
+        # runs git now and caches its answer: the first save starts no process
+        **document(session.options.hyperparameters, session.options.dataset),
+    )
+
+
 def _read_initial_weights(session: Session, source: StartFrom) -> dict[str, weights.Report]:
     """Read the weights of a new run, on every rank."""
     read = translate_read_errors(Path(source.path))(
@@ -183,7 +194,7 @@ def _begin_on_this_rank(
         session.job_clock.report_run_path(fresh=checkpoint is None)
     if session.ranks.leads:
         _call_tracker(session)
-        document()  # runs git now and caches its answer: the first save starts no process
+        _record_environment(session)
         with session.attempt.translate_errors("read what earlier attempts noted"):
             session.saves.use_past_measurements()
         for log in session.attempt.earlier:

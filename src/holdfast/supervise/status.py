@@ -104,12 +104,17 @@ def read_queue() -> tuple[list[Queued] | None, str]:
         return None, str(error)
 
 
-def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status:
+def run_status(
+    place: RunDirectories, queued: Sequence[Queued] | None, read: Sequence[Log] | None = None
+) -> Status:
     """Return what the journals and the queue say of one run.
-    `queued` is None if the queue is not known.
+
+    `queued` is None if the queue is not known. `read`: the run's journals, if they were read.
     """
-    events = _read_events(place.directory / JOURNAL) if place.directory is not None else []
-    logs = _attempts_that_began(journal.logs(place.run)) if place.run is not None else []
+    events = read_events(place)
+    if read is None:
+        read = journal.logs(place.run) if place.run is not None else []
+    logs = _attempts_that_began(read)
     found = starts.starts_of_run(logs, events) if logs else starts.starts_of_command(events)
     here = _queued_job(place, queued or [], found)
     # they are not in the queue any more
@@ -144,6 +149,13 @@ def run_status(place: RunDirectories, queued: Sequence[Queued] | None) -> Status
         bad_nodes.exclusions_in_force(events, time.time()),
         unsound.describe_newest(CheckpointIndex(place.run)) if place.run is not None else "",
     )
+
+
+def read_events(place: RunDirectories) -> list[Event]:
+    """Return the events of the run's supervisor; none if there is none."""
+    with suppress(OSError):
+        return journal.read(place.directory / JOURNAL) if place.directory is not None else []
+    return []
 
 
 def _find_runs_at(path: Path, name: str, deep: int) -> Iterator[RunDirectories]:
@@ -376,9 +388,3 @@ def _continue_command(place: RunDirectories, events: Sequence[Event]) -> str:
 
 def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _read_events(path: Path) -> list[Event]:
-    with suppress(OSError):
-        return journal.read(path)
-    return []

@@ -1,0 +1,169 @@
+"""`holdfast report`: where a run's time went, what interruptions cost, and one page of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import disk, scan
+from ..errors import UsageError
+from ..legible import counted, duration, size
+from ..report import page, report
+from ..report.accounting import CATEGORIES
+from ..report.curves import Curve, summarize
+from ..report.report import RunReport
+from ..store.locate import locate
+from ..supervise import status
+from . import options
+from .formatting import echo, echo_json, format_section, print_table
+from .ls import checkpoint_facts
+
+COLUMNS = ("RUN", "STATE", "STEP", "GOODPUT", "TIME", "STARTS", "DONE AGAIN", "BEST", "SIZE")
+BAR = 30  # letters of a bar for the whole time
+MOST = 20  # interruptions and metrics that are printed
+
+
+@click.command()
+@click.argument(
+    "path",
+    metavar="[RUN]",
+    default=".",
+    callback=options.require_local_path,
+    shell_complete=options.complete_directories,
+)
+@click.option("--html", metavar="FILE", type=Path, help="Write one page that needs no network.")
+@click.option("--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step.")
+@options.as_json
+def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> None:
+    """Tell where the time of RUN went: into training that counts, training done again, starts,
+    saves, the queue, and so on; what each interruption cost, and what would have saved it.
+
+    Of a folder of runs or a sweep: one line each, to compare them. Default: this folder.
+    """
+    for target in filter(None, (html, table)):
+        if not scan.is_dir(target.absolute().parent):
+            raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
+    places = status.find_runs(Path(path))
+    if len(places) > 1 and (html or table):
+        raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")
+    found = [report.read(place) for place in places]
+    if html is not None:
+        disk.replace_with(html, [page.html(found[0], _checkpoints(found[0]))])
+    if table is not None:
+        disk.replace_with(table, _csv_lines(found[0]))
+    if as_json:
+        facts = [report.facts(each) for each in found]
+        echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
+    elif len(found) == 1:
+        _print(found[0])
+    else:
+        _compare(found)
+    for written in filter(None, (html, table)):
+        if not as_json:
+            echo(f"wrote {written} ({size(written.stat().st_size)})")
+
+
+def _checkpoints(found: RunReport) -> list[dict[str, Any]]:
+    if found.status.run is None:
+        return []
+    return checkpoint_facts(locate(found.status.run), apart=False)
+
+
+def _csv_lines(found: RunReport) -> Iterator[bytes]:
+    names = ["step", "phase", "epoch", *(curve.name for curve in found.curves)]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    for row in found.metrics.rows():
+        writer.writerow(row)
+        yield text.getvalue().encode("utf-8", "backslashreplace")
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode("utf-8", "backslashreplace")
+
+
+def _print(found: RunReport) -> None:
+    spent, word = found.account, found.verdict
+    echo(f"{found.name}: {word[0]}. {word[1]}")
+    if found.status.next:
+        echo(f"next   {found.status.next}")
+    echo()
+    goodput = (
+        "" if spent.goodput is None else f", of which training that counts {spent.goodput:.1%}"
+    )
+    echo(f"{duration(spent.wall_s)} since its first start{goodput}")
+    for name in sorted(CATEGORIES, key=lambda name: -spent.seconds[name]):
+        share = spent.seconds[name] / spent.wall_s if spent.wall_s else 0.0
+        if spent.seconds[name] > 0:
+            took = duration(spent.seconds[name])
+            echo(f"  {name:<11}{took:>9} {share:>6.1%}  {'#' * round(BAR * share)}".rstrip())
+    lines = [
+        f"{'start' if each.attempt is None else each.attempt}: {each.cause}"
+        f"{f' ({each.why})' if each.why else ''} at step {each.step:,}"
+        + (f", went on at {each.resumed_step:,}" if each.resumed_step is not None else "")
+        + (f"; {duration(each.lost_s)} done again" if each.lost_s >= 1 else "")
+        + (f"; {duration(each.down_s)} to the next step" if each.down_s is not None else "")
+        + (f"; {each.advice}" if each.advice else "")
+        for each in found.interruptions
+    ]
+    sections = format_section(f"interruptions: {len(lines)}", lines[-MOST:]) if lines else []
+    sections += format_section("what would have saved time", found.advice)
+    sections += format_section("metrics", [_metric(each) for each in found.curves[:MOST]])
+    sections += format_section("estimated", spent.estimated[:MOST])
+    for line in sections:
+        echo(line)
+
+
+def _metric(curve: Curve) -> str:
+    facts = summarize(curve)
+    words = [f"last {facts['last']:.5g}"] if facts["last"] is not None else []
+    if facts["min"] is not None:
+        words += [
+            f"{word} {facts[word]:.5g} at step {facts[f'{word}_step']:,}" for word in ("min", "max")
+        ]
+    return f"{curve.name}: {', '.join(words)}"
+
+
+def _compare(found: Sequence[RunReport]) -> None:
+    print_table(COLUMNS, [_row(each) for each in found], right=COLUMNS[2:7] + COLUMNS[8:])
+    states = Counter(each.status.state for each in found)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    lost_s = sum(each.account.seconds["redone"] for each in found)
+    echo(f"{counted(len(found), 'run')}: {told}; {duration(lost_s)} of training done again")
+    for line in _best_of_all(found):
+        echo(line)
+    alike = Counter(each.why for run in found for each in run.interruptions[-1:] if each.why)
+    for why, count in alike.most_common(3):
+        if count > 1:
+            echo(f"{count} failed alike: {why}")
+
+
+def _best_of_all(found: Sequence[RunReport]) -> list[str]:
+    """Return the best run of a sweep, if all name the same metric as best."""
+    ranked = [(each.best, each.name) for each in found if each.best is not None]
+    if len(ranked) < 2 or len({(best.metric, best.largest) for best, _ in ranked}) > 1:
+        return []
+    chosen = max if ranked[0][0].largest else min
+    best, name = chosen(ranked, key=lambda each: each[0].value)
+    return [f"best: {name}, {best.metric} {best.value:.5g} at step {best.step:,}"]
+
+
+def _row(each: RunReport) -> list[object]:
+    spent, best = each.account, each.best
+    return [
+        each.name,
+        each.status.state,
+        "" if each.status.step is None else f"{each.status.step:,}",
+        "" if spent.goodput is None else f"{spent.goodput:.1%}",
+        duration(spent.wall_s),
+        len(each.starts),
+        duration(spent.seconds["redone"]),
+        "" if best is None else f"{best.metric} {best.value:.5g} at {best.step:,}",
+        size(sum(save.size_bytes for save in each.saves[-1:])),
+    ]

@@ -1,0 +1,130 @@
+"""The metrics of a run as curves: what counts, and what a later start did again. Pure."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..journal import Event
+from .times import Position
+
+POINTS = 1000  # of a curve that is drawn
+PHASES = ("step", "end", "exit")  # a checkpoint's step, an epoch's end, after the loop
+
+
+class Curve(NamedTuple):
+    """One metric. `steps` may repeat where an epoch ended at a step."""
+
+    name: str
+    steps: Sequence[int]
+    values: Sequence[float]  # nan and inf are values
+    undone: Sequence[tuple[int, Sequence[int], Sequence[float]]]  # (attempt, steps, values)
+
+
+class _Values:
+    """The values of one metric in one attempt, in order; of equal positions the last counts."""
+
+    def __init__(self) -> None:
+        self.at, self.values = array("q"), array("d")
+
+    def add(self, at: int, value: float) -> None:
+        if self.at and self.at[-1] == at:
+            self.values[-1] = value
+        else:
+            self.at.append(at)
+            self.values.append(value)
+
+
+class MetricsReader:
+    """Collects metrics while journals are read, newest attempt first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[str, _Values]] = {}
+        self._undone: dict[int, dict[str, _Values]] = {}
+        self._epochs: dict[int, int] = {}
+
+    def add(self, attempt: int, place: Position, event: Event, *, counts: bool) -> None:
+        """Note the metrics in an event of an attempt; some were done again and do not count."""
+        found = (self._kept if counts else self._undone).setdefault(attempt, {})
+        at = place[0] * len(PHASES) + place[1]
+        for name, value in event["values"].items():
+            curve = found.get(name)
+            if curve is None:
+                curve = found[name] = _Values()
+            curve.add(at, float(value))
+        epoch = event.get("epoch")
+        if epoch is not None:
+            self._epochs[at] = epoch
+
+    def curves(self) -> list[Curve]:
+        """Return each metric's curve, in the order in which they were logged first."""
+        names: dict[str, None] = {}
+        for attempt in sorted({*self._kept, *self._undone}):
+            for found in (self._kept, self._undone):
+                names |= dict.fromkeys(found.get(attempt, ()))
+        return [self._curve(name) for name in names]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one row for each step that counts: step, phase, epoch and each metric."""
+        places: dict[int, dict[str, float]] = {}
+        for attempt in sorted(self._kept):
+            for name, found in self._kept[attempt].items():
+                for at, value in zip(found.at, found.values, strict=True):
+                    places.setdefault(at, {})[name] = value
+        for at in sorted(places):
+            step, phase = divmod(at, len(PHASES))
+            epoch = self._epochs.get(at)
+            yield {"step": step, "phase": PHASES[phase], "epoch": epoch, **places[at]}
+
+    def _curve(self, name: str) -> Curve:
+        kept: list[tuple[int, float]] = []
+        for attempt in sorted(self._kept):
+            if (found := self._kept[attempt].get(name)) is not None:
+                while kept and kept[-1][0] >= found.at[0]:
+                    kept.pop()  # the later attempt logged this place again
+                kept += zip(found.at, found.values, strict=True)
+        undone = [
+            (attempt, [at // len(PHASES) for at in found.at], found.values)
+            for attempt in sorted(self._undone)
+            if (found := self._undone[attempt].get(name)) is not None
+        ]
+        return Curve(name, [at // len(PHASES) for at, _ in kept], [v for _, v in kept], undone)
+
+
+def downsample(
+    steps: Sequence[int], values: Sequence[float], points: int = POINTS
+) -> tuple[list[int], list[float]]:
+    """Return at most about so many points: of each stretch the least and the greatest value, the
+    first and the last point of all, and the first value of a stretch that is no number.
+    """
+    if len(steps) <= points:
+        return list(steps), list(values)
+    width = math.ceil(2 * len(steps) / points)
+    kept = {0, len(steps) - 1}
+    for begin in range(0, len(steps), width):
+        part = range(begin, min(begin + width, len(steps)))
+        finite = [at for at in part if math.isfinite(values[at])]
+        if finite:
+            kept |= {min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)}
+        if len(finite) < len(part):
+            kept.add(next(at for at in part if not math.isfinite(values[at])))
+    chosen = sorted(kept)
+    return [steps[at] for at in chosen], [values[at] for at in chosen]
+
+
+def summarize(curve: Curve) -> Mapping[str, Any]:
+    """Return the last, least and greatest value of a curve, and the first step without a number."""
+    finite = [(v, s) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)]
+    broken = (s for s, v in zip(curve.steps, curve.values, strict=True) if not math.isfinite(v))
+    return {
+        "last": curve.values[-1] if curve.values else None,
+        "min": min(finite)[0] if finite else None,
+        "min_step": min(finite)[1] if finite else None,
+        "max": max(finite)[0] if finite else None,
+        "max_step": max(finite)[1] if finite else None,
+        "not_finite_from": next(broken, None),
+        "points": len(curve.steps),
+        "undone": sum(len(steps) for _, steps, _ in curve.undone),
+    }

@@ -1,0 +1,272 @@
+"""What became of a run, read from its journals and checkpoints: the facts of `holdfast report`."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import journal, scan
+from ..errors import StoreError
+from ..inspect.starts import ProgramStart
+from ..journal import Event, Log
+from ..legible import counted, duration
+from ..store.checkpoint_index import CheckpointIndex
+from ..supervise import status
+from ..supervise.place import JOURNAL
+from ..supervise.status import RunDirectories, Status
+from .accounting import CATEGORIES, Account, Span, account, spans_of
+from .curves import Curve, MetricsReader, summarize
+from .interruptions import Interruption, advice, interruptions
+from .times import Position, StartTimes, start_times
+
+ALIVE = {"running"}
+ENVIRONMENT = ("command", "git", "python", "libraries", "host", "hyperparameters", "dataset")
+FIRST_LINES = 30  # of an attempt, in which it journals what it runs in
+MOST_TOLD = 200  # warnings that are kept
+
+
+class Save(NamedTuple):
+    """One save, according to the journal."""
+
+    name: str
+    step: int
+    attempt: int
+    at_s: float  # Unix seconds
+    size_bytes: int
+    stall_s: float  # the loop waited
+    save_s: float  # until it was durable
+    reason: str
+
+
+class BestValue(NamedTuple):
+    """The best value of the metric that the run's keep= names."""
+
+    metric: str
+    value: float
+    step: int
+    largest: bool  # whether the largest is best
+
+
+class RunReport(NamedTuple):
+    """What became of one run. Times are Unix seconds."""
+
+    name: str
+    status: Status
+    account: Account
+    starts: list[StartTimes]
+    ends: Mapping[int, ProgramStart]  # by the attempt's number, or the start's if it has no run
+    interruptions: list[Interruption]
+    advice: list[str]
+    saves: list[Save]
+    environments: list[tuple[int, dict[str, Any]]]  # (attempt, facts), oldest first
+    warnings: list[tuple[int, float, str]]  # (attempt, when, line)
+    metrics: MetricsReader
+    curves: list[Curve]
+    best: BestValue | None
+
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """("done", "goes on" or "needs you", one sentence)."""
+        state, why = self.status.state, self.status.why
+        step = "" if self.status.step is None else f" at step {self.status.step:,}"
+        lost = self.account.seconds["redone"]
+        again = f"; {duration(lost)} of training done again" if lost >= 1 else ""
+        times = counted(len(self.interruptions), "interruption")
+        story = f"{times}{again}"
+        if state == "done":
+            return "done", f"It finished{step}: {story}."
+        if state in {"running", "queued"}:
+            at_work = "It is at work" if state == "running" else "It waits in the queue"
+            return "goes on", f"{at_work}{step}{f' ({why})' if why else ''}: {story}."
+        return "needs you", f"It is {state}{step}{f' ({why})' if why else ''}: {story}."
+
+
+def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
+    """Read what became of a run. Memory grows with its metrics (16 bytes a value) and its saves.
+
+    `now_s`: in Unix seconds; by default the present.
+    """
+    queued, _ = status.read_queue()
+    logs = journal.logs(place.run) if place.run is not None else []
+    place = _with_supervisor(place, logs)
+    found, events = status.run_status(place, queued, logs), status.read_events(place)
+    alive = found.state in ALIVE
+    begun = [log.attempt for log in logs if log.restored is not None]
+    causes = dict(zip(begun or range(1, len(found.starts) + 1), found.starts, strict=False))
+    collector = _Collector()
+    starts = start_times(logs, events, over=not alive, seen=collector)
+    spent = account(starts, (time.time() if now_s is None else now_s) if alive else None)
+    curves = collector.metrics.curves()
+    return RunReport(
+        found.name,
+        found,
+        spent,
+        starts,
+        causes,
+        interruptions(spent, starts, causes, alive=alive),
+        advice(spent, starts, supervised=place.directory is not None),
+        sorted(collector.saves, key=lambda save: save.at_s),
+        sorted(collector.environments, key=lambda each: each[0]),
+        sorted(collector.warnings)[-MOST_TOLD:],
+        collector.metrics,
+        curves,
+        _best(place.run, curves),
+    )
+
+
+def facts(report: RunReport) -> dict[str, Any]:
+    """Return the report for `--json`."""
+    spent = report.account
+    return {
+        "run": report.status.run,
+        "name": report.name,
+        "state": report.status.state,
+        "verdict": report.verdict[0],
+        "next": report.status.next,
+        "step": report.status.step,
+        "began": spent.began_s,
+        "wall_s": spent.wall_s,
+        "goodput": spent.goodput,
+        "seconds": spent.seconds,
+        "google": google_seconds(spent),
+        "estimated": spent.estimated,
+        "attempts": [_attempt_facts(report, start) for start in report.starts],
+        "interruptions": [each._asdict() for each in report.interruptions],
+        "advice": report.advice,
+        "saves": {
+            "count": len(report.saves),
+            "waited_s": sum(save.stall_s for save in report.saves),
+            "bytes": sum(save.size_bytes for save in report.saves),
+        },
+        "best": None if report.best is None else report.best._asdict(),
+        "metrics": {curve.name: summarize(curve) for curve in report.curves},
+        "changes": changes(report.environments),
+        "warnings": [
+            {"attempt": attempt, "time": at_s, "line": line}
+            for attempt, at_s, line in report.warnings
+        ],
+    }
+
+
+def google_seconds(spent: Account) -> dict[str, float]:
+    """Return the seconds under the names of Google's ml-goodput-measurement."""
+    found: dict[str, float] = {}
+    for name, (_, theirs) in CATEGORIES.items():
+        found[theirs] = found.get(theirs, 0.0) + spent.seconds[name]
+    return found
+
+
+def changes(environments: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return what changed from one attempt to the next: attempt, what, from and to."""
+    found = []
+    for (_, before), (attempt, after) in itertools.pairwise(environments):
+        old, new = dict(_flat(before)), dict(_flat(after))
+        found += [
+            {"attempt": attempt, "what": name, "from": old.get(name), "to": new.get(name)}
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ]
+    return found
+
+
+def parts_of(report: RunReport, start: StartTimes) -> list[Span]:
+    """Return the stretches of one start, cut at its ends."""
+    end_s = start.began_s + start.ended
+    return [
+        span._replace(began_s=max(span.began_s, start.began_s), ended_s=min(span.ended_s, end_s))
+        for span in spans_of(report.account, start)
+    ]
+
+
+class _Collector:
+    """Takes what a report shows from the events of all attempts; each is seen once."""
+
+    def __init__(self) -> None:
+        self.metrics = MetricsReader()
+        self.saves: list[Save] = []
+        self.environments: list[tuple[int, dict[str, Any]]] = []
+        self.warnings: list[tuple[int, float, str]] = []
+
+    def __call__(self, log: Log, ceiling: Position | None, place: Position, event: Event) -> None:
+        match event["event"]:
+            case "metrics":
+                self.metrics.add(log.attempt, place, event, counts=not ceiling or place <= ceiling)
+            case "saved":
+                self.saves.append(_save(log.attempt, place[0], event))
+            case "environment":
+                kept = {name: event[name] for name in ENVIRONMENT if event.get(name) is not None}
+                self.environments.append((log.attempt, kept))
+            case "told" | "save_failed" | "unreadable" | "quarantined" | "mirror_failed":
+                line = event.get("what") or event.get("why") or event.get("error") or event["event"]
+                self.warnings.append((log.attempt, float(event["time"]), str(line)))
+
+
+def _save(attempt: int, step: int, event: Event) -> Save:
+    size = event.get("size_bytes")
+    return Save(
+        str(event.get("checkpoint", "")),
+        step,
+        attempt,
+        float(event["time"]),
+        size if isinstance(size, int) else 0,
+        float(event.get("stall_s", 0.0)),
+        float(event.get("save_s", 0.0)),
+        str(event.get("reason", "")),
+    )
+
+
+def _attempt_facts(report: RunReport, start: StartTimes) -> dict[str, Any]:
+    told = report.ends.get(start.attempt or report.starts.index(start) + 1)
+    seconds: dict[str, float] = {}
+    for span in parts_of(report, start):
+        seconds[span.category] = seconds.get(span.category, 0.0) + span.ended_s - span.began_s
+    return {
+        "attempt": start.attempt,
+        "began": start.began_s,
+        "wall_s": start.ended,
+        "queued_s": start.queued_s,
+        "first_step": start.first,
+        "last_step": start.last[0],
+        "cause": told.cause if told is not None else "",
+        "host": told.host if told is not None else "",
+        "job": told.job if told is not None else None,
+        "seconds": seconds,
+    }
+
+
+def _best(run: Path | None, curves: Sequence[Curve]) -> BestValue | None:
+    rule = None
+    if run is not None:
+        with suppress(OSError, StoreError):
+            rule = CheckpointIndex(run).best_rule()
+    curve = next((each for each in curves if rule is not None and each.name == rule.metric), None)
+    if rule is None or curve is None:
+        return None
+    largest, facts = rule.direction is max, summarize(curve)
+    value, step = (
+        (facts["max"], facts["max_step"]) if largest else (facts["min"], facts["min_step"])
+    )
+    return None if value is None else BestValue(rule.metric, value, step, largest)
+
+
+def _flat(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:
+    for name, each in value.items():
+        if isinstance(each, Mapping):
+            yield from _flat(each, f"{under}{name}.")
+        else:
+            yield f"{under}{name}", each
+
+
+def _with_supervisor(place: RunDirectories, logs: Sequence[Log]) -> RunDirectories:
+    """Return it with the directory of its last supervisor, which the run has journalled."""
+    if place.directory is None:
+        for log in reversed(logs):
+            for event in itertools.islice(log.events, FIRST_LINES):
+                found = event.get("supervisor") if event["event"] == "environment" else None
+                if isinstance(found, str) and scan.is_file(Path(found) / JOURNAL):
+                    return place._replace(directory=Path(found))
+    return place

@@ -1,0 +1,223 @@
+"""`holdfast report`: each second of a run in one category, what interruptions cost, and one page of it."""
+
+import csv
+import json
+import math
+import os
+import re
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from histories import BEGAN_S, History, line
+from holdfast import owner
+from holdfast.report import page, report
+from holdfast.report.curves import downsample
+from holdfast.supervise import status
+from stores import invoke
+
+SEEDS = range(20)
+
+
+def read(path):
+    (place,) = status.find_runs(path)
+    return report.read(place)
+
+
+def summed(account):
+    """The seconds of each category, by a sum of our own over the stretches; they must meet."""
+    found, at_s = {}, account.began_s
+    for category, began_s, ended_s in account.spans:
+        assert began_s == at_s, "a gap or an overlap"
+        at_s = ended_s
+        found[category] = found.get(category, 0.0) + ended_s - began_s
+    assert at_s == pytest.approx(account.began_s + account.wall_s, abs=1e-3)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_second_of_a_history_is_in_its_category(tmp_path, seed):
+    """Within a hundredth of the wall time of what truly happened; in all they are the wall time."""
+    truth = History(tmp_path, seed).write(starts=4 + seed % 5, steps=200)
+    found = read(tmp_path / "supervisor")
+    assert found.account.wall_s == pytest.approx(truth.wall_s, abs=0.01)
+    assert sum(found.account.seconds.values()) == pytest.approx(truth.wall_s, rel=1e-3)
+    for category, seconds in found.account.seconds.items():
+        wrong_s = abs(seconds - truth.seconds[category])
+        assert wrong_s < 0.01 * truth.wall_s, (category, seconds, truth.seconds[category])
+    assert {name: s for name, s in found.account.seconds.items() if s > 0} == pytest.approx(summed(found.account))
+    assert len(truth.ends) - 1 == len(found.interruptions)
+    assert "done" == found.verdict[0]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("supervised", [True, False])
+def test_torn_journals_and_clocks_that_jump_still_sum(tmp_path, seed, supervised):
+    """At most a twentieth is unknown, and a line says what is estimated."""
+    truth = History(tmp_path, seed, supervised=supervised, torn=True, jumps=True).write(5, 300)
+    found = read(tmp_path / ("supervisor" if supervised else "run"))
+    spent = found.account
+    assert sum(spent.seconds.values()) == pytest.approx(spent.wall_s, rel=1e-3)
+    summed(spent)
+    assert spent.seconds["unknown"] <= 0.05 * spent.wall_s
+    assert spent.seconds["training"] > 0.5 * truth.seconds["training"]
+    assert spent.estimated
+    if supervised:
+        assert spent.wall_s == pytest.approx(truth.wall_s, rel=0.01)
+
+
+def test_what_an_interruption_cost_is_told_with_what_would_have_saved_it(tmp_path):
+    """The steps that were done again, the seconds, and the time to the next step."""
+    history = History(tmp_path, 3)
+    truth = history.write(6, 260)
+    found = read(tmp_path / "supervisor")
+    for each, end, lost in zip(found.interruptions, truth.ends, truth.lost_steps, strict=False):
+        assert each.step - each.resumed_step == lost
+        assert (each.lost_s > 0) == (lost > 0 and end != "hang") or end == "hang"
+        assert each.down_s > 0
+        assert ("--hang-after" in each.advice) == (end == "hang")
+        assert ("hang" == each.cause) == (end == "hang")
+
+
+def test_a_run_that_is_at_work_is_told_up_to_now(tmp_path):
+    """The last start counts as training until this moment; where the process is gone, it does not."""
+    for name, pid in (("alive", os.getpid()), ("gone", 2**22)):
+        run = History(tmp_path / name, 1, supervised=False).run
+        facts = owner.describe_this_process() | ({} if name == "alive" else {"pid": pid})
+        began_s = time.time() - 1000
+        lines = [
+            line(began_s, "begin", attempt=1, run="0" * 32, owner=facts),
+            line(began_s + 10, "restored", step=0, phase="step", checkpoint=None),
+            line(began_s + 20, "metrics", step=1, phase="step", epoch=0, values={"loss": 1.0}),
+        ]
+        (run / "attempts/1").mkdir()
+        (run / "attempts/1/attempt-1.jsonl").write_text("".join(lines))
+        found = read(run)
+        alive = name == "alive"
+        assert ("goes on" if alive else "needs you") == found.verdict[0]
+        assert found.account.wall_s == pytest.approx(1000 if alive else 20, abs=5)
+        assert [] == found.interruptions if alive else found.interruptions
+
+
+def test_a_run_without_a_start_and_a_folder_without_runs(tmp_path):
+    """No division by zero, and a line that says what is missing."""
+    empty = History(tmp_path, 1, supervised=False).run
+    text = invoke("report", empty).output
+    assert "not started" in text or "0 s" in text, text
+    result = invoke("report", tmp_path / "nothing")
+    assert 0 != result.exit_code
+    assert "no run is there" in result.stderr
+
+
+def test_commands_print_text_json_and_csv(tmp_path):
+    """The same figures; the CSV has each step once."""
+    History(tmp_path, 5).write(5, 150)
+    text = invoke("report", tmp_path / "supervisor").stdout
+    facts = json.loads(invoke("report", tmp_path / "supervisor", "--json").stdout)
+    assert f"{facts['goodput']:.1%}" in text
+    assert sum(facts["seconds"].values()) == pytest.approx(facts["wall_s"])
+    assert sum(facts["google"].values()) == pytest.approx(facts["wall_s"])
+    assert {"wall_s", "seconds", "goodput", "attempts", "interruptions"} <= {*facts}
+    for attempt in facts["attempts"]:
+        assert sum(attempt["seconds"].values()) == pytest.approx(attempt["wall_s"], abs=1e-3)
+    table = tmp_path / "metrics.csv"
+    assert "wrote" in invoke("report", tmp_path / "supervisor", "--csv", table).stdout
+    with table.open() as file:
+        rows = [*csv.DictReader(file)]
+    assert [*range(1, 151)] == [int(row["step"]) for row in rows]
+    assert all(float(row["loss"]) == 1 / int(row["step"]) for row in rows)
+
+
+def test_several_runs_are_compared_a_line_each(tmp_path):
+    """With the sums at the end; a page is of one run."""
+    for seed in range(3):
+        History(tmp_path / f"r{seed}", seed, supervised=False).write(3, 60)
+        (tmp_path / f"r{seed}/run").rename(tmp_path / f"run-{seed}")
+        (tmp_path / f"r{seed}").rmdir()
+    text = invoke("report", tmp_path).stdout
+    assert "3 runs: 3 done" in text
+    assert 3 == len(re.findall(r"^run-\d", text, re.MULTILINE))
+    assert 3 == len(json.loads(invoke("report", tmp_path, "--json").stdout)["runs"])
+    refused = invoke("report", tmp_path, "--html", tmp_path / "x.html")
+    assert 2 == refused.exit_code
+    assert not (tmp_path / "x.html").exists()
+
+
+class _Page(HTMLParser):
+    """The tags, scripts and addresses of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.outside, self.scripts, self._script = [], [], [], None
+        self.handlers = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.outside += [value for name, value in attrs if name in {"src", "href", "action", "data"}]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] == "script" and self.scripts:
+            self.scripts[-1] += data
+
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "' onload='alert(1)",
+    '"><svg/onload=alert(1)>',
+    "\u2028\u0000\ud800&lt;",
+    "]]>--><!--",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_of_a_run_is_no_markup(tmp_path, text):
+    """Hostile names of metrics, errors, notes and arguments: the page has the same elements and scripts."""
+
+    def written(place, name):
+        history = History(place, 2, supervised=False)
+        history.write(2, 30)
+        journal = history.run / "history/attempt-1.jsonl"
+        name = name.replace("\ud800", "?")
+        with journal.open("a", encoding="utf-8") as file:
+            file.write(line(BEGAN_S + 5, "environment", command=[name], python=name, libraries={name: name}))
+            file.write(line(BEGAN_S + 5, "told", what=name))
+            file.write(line(BEGAN_S + 60, "metrics", step=1, phase="step", epoch=0, values={name: 1.0}))
+            file.write(line(BEGAN_S + 61, "failed", step=1, phase="step", error=name))
+        return _Page(page.html(read(history.run), []).decode())
+
+    plain, hostile = written(tmp_path / "a", "plain"), written(tmp_path / "b", text)
+    assert plain.tags == hostile.tags
+    assert [] == hostile.outside == hostile.handlers
+    assert [*map(len, plain.scripts[1:])] == [*map(len, hostile.scripts[1:])]
+    json.loads(hostile.scripts[0])
+
+
+def test_a_page_is_one_file_of_few_bytes(tmp_path):
+    """Below 300 kB beside its data; nothing is loaded from elsewhere."""
+    History(tmp_path, 4).write(9, 400)
+    out = tmp_path / "report.html"
+    assert "wrote" in invoke("report", tmp_path / "supervisor", "--html", out).stdout
+    text = out.read_text()
+    found = _Page(text)
+    assert len(text) - len(found.scripts[0]) < 300_000
+    assert [] == found.outside
+    assert "default-src 'none'" in text
+    charts = json.loads(found.scripts[0])
+    assert 400 == charts["curves"][0]["lines"][0]["steps"][-1]
+
+
+def test_downsampling_keeps_the_extremes():
+    """The first and the last point, each stretch's least and greatest value, and what is no number."""
+    values = [math.sin(at / 50) for at in range(100_000)]
+    values[777], values[50_123], values[60_001] = 9.0, -9.0, math.nan
+    steps, kept = downsample([*range(len(values))], values)
+    assert len(steps) < 1200
+    assert (0, 99_999) == (steps[0], steps[-1])
+    assert {777, 50_123, 60_001} <= {*steps}
+    assert all(value == values[step] or math.isnan(value) for step, value in zip(steps, kept, strict=True))
