@@ -64,6 +64,7 @@ COMMANDS = {
     "pin": "pin run@1",
     "hold": "hold run",
     "status": "status run",
+    "report": "report run",
     "lint": "lint job.sh",
     "doctor": "doctor run",
     "demo": "demo",

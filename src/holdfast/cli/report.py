@@ -41,8 +41,10 @@ MOST = 20  # interruptions and metrics that are printed
 @click.option("--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step.")
 @options.as_json
 def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> None:
-    """Tell where the time of RUN went: into training that counts, training done again, starts,
-    saves, the queue, and so on; what each interruption cost, and what would have saved it.
+    """Tell where the time of RUN went, what each interruption cost, and what would have saved it.
+
+    Each second since its first start is training that counts, training done again, a start, a
+    save, the queue, or one of a few others.
 
     Of a folder of runs or a sweep: one line each, to compare them. Default: this folder.
     """
