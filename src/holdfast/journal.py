@@ -172,6 +172,60 @@ class Log(NamedTuple):
         return None if found is None else position(found)
 
 
+class JournalFollower:
+    """Reads what the newest attempt of a run appends to its journal.
+
+    Args:
+        run: the run's directory.
+        tail_bytes: of a longer journal only so much is read at first; 0: all of it.
+    """
+
+    def __init__(self, run: Path, *, tail_bytes: int = 0) -> None:
+        self._run, self._tail_bytes = run, tail_bytes
+        self.attempt = 0  # 0: there is none yet
+        self.path = run / "history"  # of its journal
+        self._read = 0  # bytes of it
+
+    def read_new(self) -> list[Event]:
+        """Return the events since the last call; of a new attempt those since its beginning."""
+        attempt, self.path = newest_attempt(self._run)
+        if attempt != self.attempt:
+            self.attempt, self._read = attempt, 0
+        try:
+            with open(disk.open_plain(self.path), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if not self._read and self._tail_bytes:
+                    self._read = max(0, size - self._tail_bytes)
+                if size <= self._read:
+                    return []
+                file.seek(self._read)
+                data = file.read()
+        except OSError:  # it is just being moved to history/: the next call finds it there
+            return []
+        data = data[: data.rfind(b"\n") + 1]  # the last line may not be whole yet
+        self._read += len(data)
+        return parse(data)
+
+    def forget(self) -> None:
+        """Read the newest attempt's journal from its beginning at the next call."""
+        self._read = 0
+
+
+def newest_attempt(run: Path) -> tuple[int, Path]:
+    """Return the number of the run's last attempt,
+    and the present path of its journal; 0 if there is none yet.
+    """
+    found = {0: run / "history"}
+    for path in [
+        *scan.glob(run, "history/attempt-*.jsonl"),
+        *scan.glob(run, "attempts/*/attempt-*.jsonl"),
+    ]:
+        number = path.stem.removeprefix("attempt-")
+        if number.isdecimal() and path.parent.name in ("history", number):
+            found.setdefault(int(number), path)
+    return max(found.items())
+
+
 def encode_events(events: Iterable[Event]) -> bytes:
     """Return the lines that record `events`. An event without a time gets the current one.
 

@@ -46,12 +46,11 @@ class Board:
         )
         self._shared = directory is not None  # others may have files there
         self._only = only
-        self._switch_to_attempt(0)
+        self._follower = journal.JournalFollower(self.run)
+        self._begin_again()
 
-    def _switch_to_attempt(self, attempt: int) -> None:
-        """Follow the journal of this attempt from its beginning."""
-        self._attempt = attempt
-        self._read = 0  # bytes of its journal that were read
+    def _begin_again(self) -> None:
+        self._attempt = self._follower.attempt
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
         self._file: Path | None = None
         self._last: journal.Event = {}
@@ -71,19 +70,20 @@ class Board:
         Raises:
             OSError: the board's directory cannot be written.
         """
-        attempt, path = _newest_attempt(self.run)
+        if self._file is not None and not scan.exists(self._file):
+            self._follower.forget()
+            self._begin_again()
+        found = self._follower.read_new()
+        attempt = self._follower.attempt
         if self._only not in (None, attempt):
             return
-        if attempt != self._attempt or (self._file is not None and not scan.exists(self._file)):
-            self._switch_to_attempt(attempt)
-        data = _whole_lines(path, self._read)
-        self._read += len(data)
-        found = journal.parse(data)
+        if attempt != self._attempt:
+            self._begin_again()
         if self._file is not None:
             self._append_events(found)
             return
         self._waiting += found
-        log = journal.Log(attempt, path, self._waiting)
+        log = journal.Log(attempt, self._follower.path, self._waiting)
         if log.restored is not None:  # else it may still revoke what earlier attempts did
             self._begin_file(log)
             self._waiting = []
@@ -133,32 +133,6 @@ def _first_step(logs: Sequence[journal.Log], files: Sequence[Path]) -> int:
             ]
             return min([reached, *later])
     return 0
-
-
-def _newest_attempt(run: Path) -> tuple[int, Path]:
-    """Return the number of the run's last attempt,
-    and the present path of its journal; 0 if there is none yet.
-    """
-    found = {0: run / "history"}
-    for path in [
-        *scan.glob(run, "history/attempt-*.jsonl"),
-        *scan.glob(run, "attempts/*/attempt-*.jsonl"),
-    ]:
-        number = path.stem.removeprefix("attempt-")
-        if number.isdecimal() and path.parent.name in ("history", number):
-            found.setdefault(int(number), path)
-    return max(found.items())
-
-
-def _whole_lines(path: Path, start: int) -> bytes:
-    """Return the journal's bytes from `start` to the end of its last complete line."""
-    try:
-        with open(disk.open_plain(path), "rb") as file:
-            file.seek(start)
-            data = file.read()
-    except OSError:  # it is just being moved to history/: the next update finds it there
-        return b""
-    return data[: data.rfind(b"\n") + 1]
 
 
 def _scalars(event: journal.Event) -> bytes:
