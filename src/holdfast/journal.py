@@ -185,12 +185,19 @@ class JournalFollower:
         self.attempt = 0  # 0: there is none yet
         self.path = run / "history"  # of its journal
         self._read = 0  # bytes of it
+        self._listed = 0  # when a directory of an attempt came or went last, in nanoseconds
 
     def read_new(self) -> list[Event]:
         """Return the events since the last call; of a new attempt those since its beginning."""
-        attempt, self.path = newest_attempt(self._run)
-        if attempt != self.attempt:
-            self.attempt, self._read = attempt, 0
+        try:
+            changed = os.stat(self._run / "attempts").st_mtime_ns
+        except FileNotFoundError:  # no attempt yet
+            changed = 0
+        if not changed or changed != self._listed:
+            attempt, self.path = newest_attempt(self._run)
+            self._listed = changed if attempt else 0
+            if attempt != self.attempt:
+                self.attempt, self._read = attempt, 0
         try:
             with open(disk.open_plain(self.path), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -201,6 +208,7 @@ class JournalFollower:
                 file.seek(self._read)
                 data = file.read()
         except OSError:  # it is just being moved to history/: the next call finds it there
+            self._listed = 0
             return []
         data = data[: data.rfind(b"\n") + 1]  # the last line may not be whole yet
         self._read += len(data)

@@ -28,6 +28,7 @@ COMMANDS = {
     "ls": "List a run's checkpoints.",
     "show": "Show what a checkpoint holds and where it came from.",
     "status": "Tell what became of runs, and what to type next.",
+    "watch": "Show runs while they are at work.",
     "report": "Tell where a run's time went, in text or on one page.",
     "diff": "Tell in what two checkpoints differ.",
     "verify": "Read every byte and tell what is damaged.",
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 GROUPS = {  # of the help
     "Run": "run submit hold release",
-    "Look": "ls show status report diff verify",
+    "Look": "ls show status watch report diff verify",
     "Keep": "prune pin unpin export copy",
     "Check": "drill init lint doctor demo",
 }
@@ -62,7 +63,9 @@ ls runs/first --attempts
 show runs/first
 show runs/first --step best
 status
-status runs/first --watch
+status runs/first --json
+watch
+watch runs/first
 report runs/first
 report runs/first --html report.html
 diff runs/first runs/second

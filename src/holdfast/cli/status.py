@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from . import options
 from .formatting import echo, echo_json, format_section, print_table
 
 COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS", "NEXT")
-WATCH_S = 5.0
 
 
 @click.command()
@@ -31,42 +29,31 @@ WATCH_S = 5.0
     callback=options.require_local_path,
     shell_complete=options.complete_directories,
 )
-@click.option(
-    "--watch", is_flag=True, help=f"Renew it every {WATCH_S:.0f} s until nothing runs or waits."
-)
 @options.as_json
-def command(path: str, watch: bool, as_json: bool) -> None:
+def command(path: str, as_json: bool) -> None:
     """Tell what became of RUN: a run, a submission, a sweep, or a folder of them. Default: this
     folder.
 
     State, step and pace, the job in the queue, each start with its cause, the work done again, and
     what to type next.
     """
-    while True:
-        queued, silent = status.read_queue()
-        found = [status.run_status(place, queued) for place in status.find_runs(Path(path))]
-        if watch and sys.stdout.isatty() and not as_json:
-            click.clear()
-        if silent and any(map(_has_job, found)):
-            warn(f"{silent}; what waits in the queue is not known")
-        if as_json:
-            runs = [
-                {
-                    **each._asdict(),
-                    "starts": [
-                        start._asdict() | {"spent": dict(start.spent)} for start in each.starts
-                    ],
-                }
-                for each in found
-            ]
-            echo_json({"runs": runs})
-        elif len(found) == 1:
-            _print_run(found[0])
-        else:
-            _print_table(found)
-        if not watch or not any(each.state in {"running", "queued"} for each in found):
-            return
-        time.sleep(WATCH_S)
+    queued, silent = status.read_queue()
+    found = [status.run_status(place, queued) for place in status.find_runs(Path(path))]
+    if silent and any(map(_has_job, found)):
+        warn(f"{silent}; what waits in the queue is not known")
+    if as_json:
+        runs = [
+            {
+                **each._asdict(),
+                "starts": [start._asdict() | {"spent": dict(start.spent)} for start in each.starts],
+            }
+            for each in found
+        ]
+        echo_json({"runs": runs})
+    elif len(found) == 1:
+        _print_run(found[0])
+    else:
+        _print_table(found)
 
 
 def _has_job(each: Status) -> bool:

@@ -359,6 +359,8 @@ def _begin_outermost(session: Session, kind: str, total: int, first: int) -> Non
             f"now {f'at {total}' if total < ENDLESS else 'without end'}"
         )
     targets[kind] = max(total, was)
+    if total < ENDLESS:
+        session.attempt.record("loop", kind=kind, total=total)
     progress.walks.begin_outermost(kind, total)
     progress.restart_step_clock()
 
