@@ -65,6 +65,7 @@ COMMANDS = {
     "hold": "hold run",
     "status": "status run",
     "report": "report run",
+    "watch": "watch run",
     "lint": "lint job.sh",
     "doctor": "doctor run",
     "demo": "demo",

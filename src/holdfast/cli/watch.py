@@ -17,7 +17,7 @@ from ..legible import counted, duration
 from ..report.live import LiveRun, process_facts, sparkline
 from ..supervise import status
 from . import options
-from .formatting import echo, escape_text
+from .formatting import echo, escape_text, json_line, versioned
 
 BETWEEN = 2  # columns
 SPARK, PANEL_SPARK = 12, 40  # letters of a sparkline
@@ -40,7 +40,8 @@ KEYS = "q quits · s sorts · ↑↓ choose · enter opens a run, esc goes back"
     nargs=-1,
     shell_complete=options.complete_directories,
 )
-def command(paths: tuple[str, ...]) -> None:
+@options.as_json
+def command(paths: tuple[str, ...], as_json: bool) -> None:
     """Show runs while they are at work: step, pace, time left, last save, metrics, attempts.
 
     RUN is a run, a sweep or a folder of runs; by default this folder. It ends when nothing runs or
@@ -49,10 +50,15 @@ def command(paths: tuple[str, ...]) -> None:
     for path in paths:
         options.require_local_path(click.get_current_context(), _PATH, path)
     watched = Watched([Path(path) for path in paths or (".",)])
-    if sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM") != "dumb":
+    if (
+        not as_json
+        and sys.stdout.isatty()
+        and sys.stdin.isatty()
+        and os.environ.get("TERM") != "dumb"
+    ):
         _show(watched)
     else:
-        _print(watched)
+        _print(watched, as_json=as_json)
 
 
 _PATH = click.Argument(["path"])
@@ -158,7 +164,25 @@ def line(run: LiveRun) -> str:
     return ", ".join(words)
 
 
-def _print(watched: Watched) -> None:
+def facts(run: LiveRun) -> dict[str, Any]:
+    """Return what a line of --json holds."""
+    found = run.status
+    return {
+        "run": str(run.place.directory or run.place.run),
+        "name": run.place.name,
+        "state": None if found is None else found.state,
+        "why": None if found is None else found.why,
+        "step": run.step,
+        "steps_per_s": run.steps_per_s,
+        "left_s": run.left_s,
+        "deadline": None if found is None else found.deadline,
+        "saved": None if run.saved is None else run.saved._asdict(),
+        "metrics": {name: values[-1] for name, values in run.metrics.items()},
+        "starts": 0 if found is None else len(found.starts),
+    }
+
+
+def _print(watched: Watched, *, as_json: bool) -> None:
     """Print a line for each run, and again when it saves, starts or ends, until all are over."""
     told: dict[str, tuple[object, float]] = {}
     while True:
@@ -172,10 +196,14 @@ def _print(watched: Watched) -> None:
             at_work = run.status is not None and run.status.state in AT_WORK
             if now != before or (at_work and time.monotonic() - told_s > LINE_S):
                 told[key] = (now, time.monotonic())
-                echo(f"{time.strftime('%H:%M:%S')}  {line(run)}")
+                if as_json:
+                    echo(json_line(versioned(facts(run))), most=None)
+                else:
+                    echo(f"{time.strftime('%H:%M:%S')}  {line(run)}")
                 sys.stdout.flush()
         if watched.over:
-            echo(_last_line(watched))
+            if not as_json:
+                echo(_last_line(watched))
             return
         time.sleep(LOOK_S)
 
