@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
-from .legible import duration, printable
+from .legible import duration, nth, printable
 
 if TYPE_CHECKING:
     import logging
@@ -284,8 +284,7 @@ def _cells(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> list[t
     """The cells of the line, each with its style. The last ones are the first to be cut."""
     cells = []
     if "epoch" in facts:
-        of = f"/{facts['epochs']}" if "epochs" in facts else ""
-        cells.append((f"epoch {facts['epoch'] + 1}{of}", ""))
+        cells.append((f"epoch {nth(facts['epoch'], facts.get('epochs'))}", ""))
     word, done, total = "step ", facts.get("step"), facts.get("total")
     if facts.get("batches") and "batch" in facts:
         word, done, total = "", facts["batch"], facts["batches"]
