@@ -276,6 +276,7 @@ def test_diff_says_when_only_random_generators_differ(tmp_path):
     found = invoke("diff", tmp_path / "1", tmp_path / "2")
     assert 1 == found.exit_code
     assert "everything else is identical" in found.stdout
+    assert "0 of 0 leaves and 1 other place differ" == found.stdout.splitlines()[-1]
     assert "--exempt '*rng/python'" in found.stdout
     done("diff", tmp_path / "1", tmp_path / "2", "--exempt", "*rng/python")
 
@@ -284,11 +285,12 @@ def test_diff_exits_as_diff_does(run, tmp_path):
     """0 identical, 1 different, more for trouble."""
     copy = shutil.copytree(run, tmp_path / "copy")
     same = invoke("diff", run, copy)
-    assert (0, "identical") == (same.exit_code, same.stdout.splitlines()[-1])
+    assert (0, "identical: 3 leaves") == (same.exit_code, same.stdout.splitlines()[-1])
     other = invoke("diff", f"{run}@10", f"{copy}@best")
     assert 1 == other.exit_code
     assert "model/fc.weight: 6 of 6 values differ, largest difference 10" in other.stdout
     assert "holdfast/position/step: position: 10 in a, 20 in b" in other.stdout
+    assert "3 of 3 leaves and 3 other places differ" == other.stdout.splitlines()[-1]
     assert "holdfast/rng/python: " in other.stdout
     assert 3 == invoke("diff", run, tmp_path / "absent").exit_code
     flip(copy / "checkpoints/step-000000030/model.safetensors", -1)
