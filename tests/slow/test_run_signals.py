@@ -125,6 +125,45 @@ def test_timeout_that_signals_child_and_group_costs_no_save(tmp_path):
     assert ["SIGINT"] == [each["reason"] for each in events(tmp_path / "run", "stop")]
 
 
+def test_timeout_that_signals_during_a_restore_costs_nothing(tmp_path):
+    """The two signals are one request, heard before the first loop: the run leaves by itself, and the next one goes on."""
+    body = """
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+
+        class Slow(Toy):
+            def load_state_dict(self, state):
+                super().load_state_dict(state)
+                print("restoring", flush=True)
+                if sys.argv[1] == "slow":
+                    os.read(reads, 1)  # a signal has come
+                    time.sleep(0.5)    # and the one to the group
+
+        signal.set_wakeup_fd(writes)
+        toy = Slow()
+        with new_run(RUN, toy, every=None) as run:
+            for step in run.steps(5):
+                toy.learn(step)
+                if sys.argv[1] == "first" and step == 2:
+                    send("INT")
+        print(toy.value)
+    """
+    train = script(tmp_path, body)
+    assert 75 == launch(train, "first").code
+    saved = names(tmp_path / "run")
+    command = ["timeout", "-s", "INT", "6", sys.executable, str(train), "slow"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (124, "restoring\n") == (ended.returncode, ended.stdout), ended
+    assert "Traceback" not in ended.stderr, ended
+    assert ["SIGINT"] * 2 == [each["reason"] for each in events(tmp_path / "run", "stop")]
+    assert saved == names(tmp_path / "run")[:1]
+    rest = launch(train, "rest")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = launch(script(whole, body), "whole")
+    assert (0, expected.out.splitlines()[-1]) == (rest.code, rest.out.splitlines()[-1])
+
+
 ON_A_TERMINAL = """
     import time
     with new_run(RUN, toy, every=None) as run:
