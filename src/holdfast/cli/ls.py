@@ -117,6 +117,7 @@ def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
     found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
+    epochs = epochs_of(whole[-1]) if whole else None  # as the newest one knows them
     newest = None if place.single or not whole else whole[-1]
     best = None if place.single else best_of(whole)
     rows = []
@@ -136,7 +137,7 @@ def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
                 if apart
                 else _on_disk(checkpoint, held)
             )
-            rows.append(_facts(checkpoint) | own | marks)
+            rows.append(_facts(checkpoint, epochs) | own | marks)
     return rows
 
 
@@ -195,9 +196,8 @@ def existing_files(place: Path) -> dict[Path, os.stat_result]:
     return found
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+def _facts(checkpoint: Checkpoint, epochs: Epochs | None) -> dict[str, Any]:
     head = checkpoint.head
-    epochs = epochs_of(Checkpoint(checkpoint.path))  # of its own: leaves of many take much memory
     copied = (
         "step",
         "phase",
