@@ -3,7 +3,6 @@
 import os
 import pty
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from needed import needs
 from stores import invoke
 from toy import ENDS_S, Ended, events, launch, names, script, start, waited_for
 
@@ -272,7 +272,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path):
     assert ["SIGTERM"] == [stop["reason"] for stop in events(tmp_path / "run", "stop")]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_a_killed_session_of_tmux_is_a_closed_terminal(tmp_path):
     """Also of a script's shell that the window's own shell started: the terminal is dead before SIGHUP comes."""
     train, code = script(tmp_path, ON_A_TERMINAL), tmp_path / "code"
