@@ -115,7 +115,7 @@ def speed_tables() -> str:
         if path.stem not in questions:
             LOG.warning("speed.md has no row for %s", path.name)
     return "".join(
-        f"\n## {name} {{ #{name} }}\n\n{words[0].upper()}{words[1:]}.{_machine(name)}\n\n"
+        f"\n## {name.capitalize()} {{ #{name} }}\n\n{words[0].upper()}{words[1:]}.{_machine(name)}\n\n"
         + (RESULTS / f"{name}.md").read_text()
         for name, words in questions.items()
     )

@@ -118,13 +118,12 @@ class Position(msgspec.Struct):
 
     def describe(self) -> str:
         """The position as text for people, who count epochs from 1."""
-        begun, total = self.epoch - self.first_epoch + self.in_epoch, self.targets.get("epochs")
-        if not begun:
+        total, done = self.targets.get("epochs"), self.epoch - self.first_epoch
+        if total is None and not done and not self.in_epoch:
             return f"step {self.step}"
-        after = "" if self.in_epoch else "after "
-        return (
-            f"step {self.step}, {after}epoch {nth(begun - 1, total and total - self.first_epoch)}"
-        )
+        over = total is not None and self.epoch >= total
+        where = nth(done - over, total and total - self.first_epoch)
+        return f"step {self.step}, {'after ' if over else ''}epoch {where}"
 
     def begin_epochs(self, first: int) -> None:
         """Count the epochs from `first`.
