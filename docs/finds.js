@@ -17,6 +17,7 @@ const QUESTIONS = {
   "exit codes": "commands/#exit-codes",
   "slurm": "cluster/",
   "torch.save": "why/",
+  "cold restore": "speed-tables/#beside",
   "HOLDFAST_TAKE_OVER": "environment/#you-may-set-them",
 };
 

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: check links out of docs/, require every public name on the API pages, list the messages."""
+"""Hooks of mkdocs: check links out of docs/, require every public name on the API pages, fill pages from the source."""
 
 import ast
 import importlib
+import json
 import logging
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import griffe  # part of mkdocstrings: reads the source, and needs no framework
 
 LOG = logging.getLogger("mkdocs.hooks.holdfast")  # a warning fails a strict build
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
 OUTWARD = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(?:#[^)]*)?\)")
 MARKED = re.compile(r"^```python (?:program|no-run)$", re.MULTILINE)  # the words are for the tests
 PUBLIC = ["holdfast", "holdfast.data", "holdfast.torch", "holdfast.cluster", "holdfast.board"]
@@ -28,6 +30,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return link[0]
         if not path.exists():
             LOG.warning("%s links to %s, which does not exist", page.file.src_uri, target)
+        if path.parent == RESULTS and page.file.src_uri == "speed.md":
+            return f"[{text}](speed-tables.md#{path.stem})"
         name = path.relative_to(ROOT)
         return f"`{name}`" if text.strip("`") == str(name) else f"{text} (`{name}` in the repository)"
 
@@ -35,6 +39,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         page.meta["search"] = {"exclude": True}  # decisions are for those who change the code
     if page.file.src_uri == "messages.md":
         markdown += messages()
+    if page.file.src_uri == "speed-tables.md":
+        markdown += speed_tables()
     if page.file.src_uri == "adr/README.md":
         markdown += "\n\n" + "\n".join(f"* [{titled(each)}]({each.name})" for each in sorted(here.glob("0*.md")))
     return OUTWARD.sub(spelled, MARKED.sub("```python", markdown))
@@ -99,6 +105,29 @@ def _text(node: ast.expr) -> Iterator[str]:
         yield from _text(node.body)
     else:
         yield "…"
+
+
+def speed_tables() -> str:
+    """The tables of the last `make bench`, under the questions of docs/speed.md, in its order."""
+    asked = re.findall(r"^\| (\[.*\.md\)) \| (.*) \|$", (ROOT / "docs/speed.md").read_text(), re.MULTILINE)
+    questions = {name: words for links, words in asked for name in re.findall(r"results/(\w+)\.md", links)}
+    for path in RESULTS.glob("*.md"):
+        if path.stem not in questions:
+            LOG.warning("speed.md has no row for %s", path.name)
+    return "".join(
+        f"\n## {name.capitalize()} {{ #{name} }}\n\n{words[0].upper()}{words[1:]}.{_machine(name)}\n\n"
+        + (RESULTS / f"{name}.md").read_text()
+        for name, words in questions.items()
+    )
+
+
+def _machine(table: str) -> str:
+    """When and where the table was measured; nothing of one that sums up others."""
+    path = RESULTS / f"{table}.jsonl"
+    if not path.exists():
+        return ""
+    facts = json.loads(path.read_text().partition("\n")[0])
+    return " {date}: {cpu}, {cores} cores, {memory_gib} GiB, {file_system}, Python {python}.".format(**facts)
 
 
 def titled(page: Path) -> str:

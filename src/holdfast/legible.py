@@ -8,6 +8,7 @@ people read; a tree and the path of a file have separate encodings that keep the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from typing import Any
 UNREADABLE = (ValueError, RecursionError, SystemError)
 
 
+_ENDLESS = sys.maxsize // 2  # about sys.maxsize is the total of a loop that has none
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -54,6 +56,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     whose plural is `many`, or else has an s.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def nth(number: int, total: int | None = None) -> str:
+    """Return the place of a pass that is counted from 0: `2/4` is the second of four."""
+    return f"{number + 1}" + (f"/{total}" if total and total < _ENDLESS else "")
 
 
 def duration(seconds: float | None) -> str:

@@ -11,12 +11,13 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
-from .legible import duration, printable
+from . import disk
+from .legible import duration, nth, printable
 
 if TYPE_CHECKING:
     import logging
@@ -90,7 +91,7 @@ def answer(line: str) -> None:
 
 def log_line(line: str) -> None:
     """Log `line` where no progress line shows the same."""
-    if not isinstance(sys.stderr, _Wiping):
+    if not (isinstance(sys.stderr, _Terminal) and sys.stderr.progress.is_drawn):
         say(line)
 
 
@@ -150,23 +151,32 @@ class ProgressLine:
         self._passed: deque[tuple[float, int]] = deque(maxlen=PACE_DRAWN)  # when, how many passes
         self._drawn = False
         self._unfinished = False  # the program's own last write ended without a newline
-        self._wiping: dict[str, _Wiping] = {}  # replacements of sys.stdout and sys.stderr
+        self._terminals: dict[str, _Terminal] = {}  # replacements of sys.stdout and sys.stderr
 
     def __enter__(self) -> Self:
-        if _is_enabled(sys.stderr):
+        return self.begin(draws=True)
+
+    def begin(self, *, draws: bool) -> Self:
+        """Enter it; without `draws` only for what a closed terminal needs."""
+        if draws and _is_enabled(sys.stderr):
             from rich.console import Console
 
             self._console = Console(file=sys.stderr, force_terminal=True)
-            terminals = {
-                name: stream
-                for name in ("stdout", "stderr")
-                if _is_terminal(stream := getattr(sys, name))
-            }
-            self._wiping = {name: _Wiping(stream, self) for name, stream in terminals.items()}
-            vars(sys).update(self._wiping)
-        else:
+        elif draws:
             self._cell = _cell()
+        streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
+        self._terminals = {
+            name: _Terminal(stream, self)
+            for name, stream in streams.items()
+            if _is_terminal(stream)
+        }
+        vars(sys).update(self._terminals)
         return self
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there is a terminal to draw it on."""
+        return self._console is not None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -210,32 +220,58 @@ class ProgressLine:
     def close(self) -> None:
         """Wipe the line and restore the streams. A second call does nothing."""
         self.wipe_before("\n")
-        for name, stream in self._wiping.items():
+        for name, stream in self._terminals.items():
             # otherwise other code has replaced it since, and restores it
             if getattr(sys, name) is stream:
                 setattr(sys, name, stream.stream)
-        self._wiping, self._console = {}, None
+        self._terminals, self._console = {}, None
 
 
-class _Wiping:
-    """Replaces sys.stdout or sys.stderr:
-    wipes the progress line before the program's own output.
+class _Terminal:
+    """Replaces sys.stdout or sys.stderr where it is a terminal: wipes the progress line before the
+    program's own output, and drops that once the terminal was closed. A process that does not lead
+    its session may write before SIGHUP reaches it, and an error would end the step and its save.
     """
 
     def __init__(self, stream: TextIO, progress: ProgressLine) -> None:
         self.stream = stream
-        self._progress = progress
+        self.progress = progress
 
     def write(self, text: str) -> int:
         if text:
-            self._progress.wipe_before(text)
-        return self.stream.write(text)
+            self.progress.wipe_before(text)
+        try:
+            return self.stream.write(text)
+        except OSError:
+            if not drop_if_hung_up([self.stream.fileno()]):
+                raise
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError:
+            if not drop_if_hung_up([self.stream.fileno()]):
+                raise
+            self.stream.flush()
 
     def writelines(self, lines: list[str]) -> None:
         self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def drop_if_hung_up(terminals: Iterable[int]) -> bool:
+    """Discard from now on what is written to those terminals that were closed; say whether there
+    was one.
+    """
+    closed = [number for number in terminals if not os.isatty(number)]
+    for number in closed:
+        nowhere = disk.open_null()
+        os.dup2(nowhere, number)
+        os.close(nowhere)
+    return bool(closed)
 
 
 def _is_enabled(stream: TextIO | None) -> bool:
@@ -284,8 +320,7 @@ def _cells(facts: Mapping[str, Any], passed: deque[tuple[float, int]]) -> list[t
     """The cells of the line, each with its style. The last ones are the first to be cut."""
     cells = []
     if "epoch" in facts:
-        of = f"/{facts['epochs']}" if "epochs" in facts else ""
-        cells.append((f"epoch {facts['epoch'] + 1}{of}", ""))
+        cells.append((f"epoch {nth(facts['epoch'], facts.get('epochs'))}", ""))
     word, done, total = "step ", facts.get("step"), facts.get("total")
     if facts.get("batches") and "batch" in facts:
         word, done, total = "", facts["batch"], facts["batches"]

@@ -78,7 +78,7 @@ def test_a_loader_that_no_run_walks_is_told_once(tmp_path, capsys):
     for script, epochs in ((bare, 2), (counted, 3)):
         steps, lines = told(tmp_path / script.__name__, script)
         assert steps == epochs
-        words = ("epoch 0 counts as one step", "8 batches of loader", "`in run.batches(loader):`")
+        words = ("epoch 1 counts as one step", "8 batches of loader", "`in run.batches(loader):`")
         assert [all(word in line for word in words) for line in lines] == [True]
 
 

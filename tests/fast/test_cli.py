@@ -33,6 +33,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import retry_if_removed, unreadable_reason
 from holdfast.store.store import ManifestFields, Store
 from stores import invoke
+from toy import Cut, Toy, new_run
 from unread import unreadable
 
 GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
@@ -157,9 +158,35 @@ def test_show_limits_long_lists_unless_all_is_asked_for(tmp_path):
 
 def test_show_metrics_prints_the_merged_log(run):
     """As text, or with --json a line of JSON for each."""
-    assert "step 10  epoch 1  loss=0.5\n" == done("show", run, "--metrics")
+    assert "step 10  epoch 2  loss=0.5\n" == done("show", run, "--metrics")
     line = json.loads(done("show", run, "--metrics", "--json"))
     assert {"loss": 0.5} == line["values"]
+
+
+def test_epochs_are_counted_alike_wherever_people_read_them(tmp_path, capsys):
+    """As the bar does: `2/3` is the second of three, also of a range; without epochs there is none. JSON has the
+    script's own number.
+    """
+    counted = {}
+    for name, epochs in {"a": 3, "b": range(1, 4), "c": None}.items():
+        with pytest.raises(Cut), new_run(tmp_path / name, Toy(), every=None) as run:
+            for _ in run.steps(9) if epochs is None else run.epochs(epochs):
+                for _ in [None] if epochs is None else run.batches([1, 2, 3]):
+                    run.log(loss=1)
+                    if run.step == 4:
+                        run.save()
+                    if run.step == 5:
+                        raise Cut
+        [row] = asked("ls", tmp_path / name)["checkpoints"]
+        counted[name] = [row["epoch"], row["nth_epoch"]]
+        told = "" if epochs is None else "epoch 2/3"
+        assert ("2/3" in done("ls", tmp_path / name)) == ("  epoch           2/3" in done("show", tmp_path / name))
+        assert told == re.sub(r"^step 5 *| *loss=1", "", done("show", tmp_path / name, "--metrics").splitlines()[-1])
+        capsys.readouterr()
+        with pytest.raises(Cut), new_run(tmp_path / name, Toy(), every=None) as run:
+            raise Cut
+        assert f"resumes at step 5{told and ', '}{told} (attempt 2)" in capsys.readouterr().err
+    assert {"a": [1, "2/3"], "b": [2, "2/3"], "c": [0, None]} == counted
 
 
 def test_show_copes_with_a_checkpoint_of_files(tmp_path):
@@ -249,6 +276,7 @@ def test_diff_says_when_only_random_generators_differ(tmp_path):
     found = invoke("diff", tmp_path / "1", tmp_path / "2")
     assert 1 == found.exit_code
     assert "everything else is identical" in found.stdout
+    assert "0 of 0 leaves and 1 other place differ" == found.stdout.splitlines()[-1]
     assert "--exempt '*rng/python'" in found.stdout
     done("diff", tmp_path / "1", tmp_path / "2", "--exempt", "*rng/python")
 
@@ -257,11 +285,12 @@ def test_diff_exits_as_diff_does(run, tmp_path):
     """0 identical, 1 different, more for trouble."""
     copy = shutil.copytree(run, tmp_path / "copy")
     same = invoke("diff", run, copy)
-    assert (0, "identical") == (same.exit_code, same.stdout.splitlines()[-1])
+    assert (0, "identical: 3 leaves") == (same.exit_code, same.stdout.splitlines()[-1])
     other = invoke("diff", f"{run}@10", f"{copy}@best")
     assert 1 == other.exit_code
     assert "model/fc.weight: 6 of 6 values differ, largest difference 10" in other.stdout
     assert "holdfast/position/step: position: 10 in a, 20 in b" in other.stdout
+    assert "3 of 3 leaves and 3 other places differ" == other.stdout.splitlines()[-1]
     assert "holdfast/rng/python: " in other.stdout
     assert 3 == invoke("diff", run, tmp_path / "absent").exit_code
     flip(copy / "checkpoints/step-000000030/model.safetensors", -1)

@@ -349,7 +349,7 @@ def test_the_start_names_what_only_the_body_sets(tmp_path, capsys):
         capsys.readouterr()
         go(cut=cut)
         said = capsys.readouterr().err
-        assert bool(told) == ("resumes behind the last batch of epoch 0" in said)
+        assert bool(told) == ("resumes behind the last batch of epoch 1" in said)
         assert not told or f"which sets {', '.join(told)}: keep that in run.vars" in said
 
 
@@ -416,7 +416,7 @@ def test_code_between_two_loops_of_an_epoch_is_code_behind_the_first(tmp_path, c
     with pytest.raises(UnboundLocalError):
         trained(None)
     said = capsys.readouterr().err
-    assert "resumes behind the last batch of epoch 0" in said
+    assert "resumes behind the last batch of epoch 1" in said
     assert "which sets last: keep that in run.vars" in said
     assert f"the next start goes on from {step(1)}" in said
     trained(None)

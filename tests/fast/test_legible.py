@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast import Best, Last, Run, journal, legible
 from holdfast.errors import UsageError
-from holdfast.legible import duration
+from holdfast.legible import duration, nth
 from holdfast.provenance import document
 from holdfast.store.store import ManifestFields, Store
 from stores import invoke
@@ -180,3 +181,8 @@ def test_a_time_is_in_the_largest_unit_of_which_it_has_two():
     }
     assert said == {seconds: duration(seconds) for seconds in said}
     assert ["", ""] == [duration(None), duration(-3)]
+
+
+def test_a_place_is_counted_from_one_and_a_loop_without_end_has_no_total():
+    """The total of such a loop is sys.maxsize, less its first pass."""
+    assert ["1/4", "2", "2", "2"] == [nth(0, 4), nth(1), nth(1, sys.maxsize), nth(1, sys.maxsize - 1)]

@@ -9,7 +9,7 @@ import pytest
 from holdfast.batch import bash, work
 from holdfast.batch.sbatch_options import LocalSbatch
 from holdfast.batch.script import ScriptContext, parse_script
-from holdfast.lint import RULES, lint_script
+from holdfast.lint import RULES, apply_fixes, lint_script
 from lint_faults import CLEAN, FAULTS, LONG, NOTICE, edited, job
 
 # As Mila's guide has it: a handler, and after it exec.
@@ -319,6 +319,13 @@ def test_what_every_version_refuses_is_called_so_whatever_is_here():
         told = [each.what for each in lint_script(text, ScriptContext(sbatch=asked)) if each.rule == "script-refused"]
         assert all(what.startswith("sbatch refuses the script: ") for what in told)
         assert (text == CLEAN) == (told == [])
+
+
+def test_a_time_with_a_unit_is_written_as_sbatch_reads_it():
+    """The one that was meant: a number alone is minutes."""
+    for given, meant in {"30m": "30", "3h": "3:00:00", "2d": "2-0"}.items():
+        script = f"#!/bin/bash\n#SBATCH --time={given}\n"
+        assert script.replace(given, meant) == apply_fixes(script)
 
 
 # What was measured -----------------------------------------------------------------------------------------------

@@ -24,15 +24,15 @@ def lint(*words):
 
 
 def test_a_finding_is_two_lines_with_file_line_severity_and_fix():
-    """Nothing is said of a clean file."""
+    """The last line says how many there are, also of clean files."""
     Path("job.sh").write_text(CLEAN.replace("append", "truncate"))
     Path("clean.sh").write_text(CLEAN)
     result = lint("job.sh", "clean.sh")
     assert (
         "job.sh:3: may lose work: each start of this job empties the output file: what earlier starts printed is lost "
-        "[append-missing]\n    fix: write --open-mode=append\n"
+        "[append-missing]\n    fix: write --open-mode=append\n1 finding in 2 files\n"
     ) == result.stdout
-    assert (0, "") == (lint("clean.sh").exit_code, lint("clean.sh").stdout)
+    assert (0, "no findings in 1 file\n") == (lint("clean.sh").exit_code, lint("clean.sh").stdout)
 
 
 def test_fix_writes_what_needs_no_decision_and_leaves_the_rest():
@@ -44,12 +44,12 @@ def test_fix_writes_what_needs_no_decision_and_leaves_the_rest():
     Path("link.sh").symlink_to("job.sh")
     assert 1 == lint("link.sh").exit_code
     fixed = lint("link.sh", "--fix")
-    assert (0, "link.sh: fixed\n") == (fixed.exit_code, fixed.stdout)
+    assert (0, "link.sh: fixed\nno findings in 1 file\n") == (fixed.exit_code, fixed.stdout)
     assert b"--open-mode=append" in Path("job.sh").read_bytes()
     assert b"echo \xe9;" in Path("job.sh").read_bytes()
     assert 0o750 == Path("job.sh").stat().st_mode & 0o777
     assert Path("link.sh").is_symlink()
-    assert (0, "") == (lint("job.sh", "--fix").exit_code, lint("job.sh", "--fix").stdout)
+    assert (0, "no findings in 1 file\n") == (lint("job.sh", "--fix").exit_code, lint("job.sh", "--fix").stdout)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -102,7 +102,7 @@ def test_every_shell_is_read_and_of_other_languages_the_directives():
     Path("job").write_text("#!/usr/bin/env python3\n#SBATCH --tme=5\nholdfast = run\n")
     assert "1 [script-refused]" == f"{lint('job').exit_code} {lint('job').stdout.splitlines()[0].split()[-1]}"
     Path("job").write_text("#!/usr/bin/Rscript\n#SBATCH --time=5\n")
-    assert (0, "") == (lint("job").exit_code, lint("job").output)
+    assert (0, "no findings in 1 file\n") == (lint("job").exit_code, lint("job").output)
 
 
 def test_json_has_the_same_facts_and_the_edits():

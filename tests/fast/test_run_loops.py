@@ -447,7 +447,7 @@ def test_a_run_that_ends_says_what_it_did_and_a_finished_one_that_it_has(tmp_pat
     with new_run(tmp_path, Toy(), every=None) as run:
         [*run.steps(9)]
     resumes, finished = said(capsys)
-    assert resumes.startswith("resumes at step 6, epoch 0 (attempt 5), from step-000000006, saved ")
+    assert resumes.startswith("resumes at step 6 (attempt 5), from step-000000006, saved ")
     assert "finished: 9 steps in 5 attempts, 1 step done again" == finished
 
 

@@ -303,7 +303,7 @@ def test_a_rank_that_fails_is_not_waited_for(tmp_path, trained):
         raise ValueError("of this rank alone")
 
     found = trained(tmp_path, before=on(1, 6, fail))
-    assert "rank 1 has left with ValueError: of this rank alone, at step 6, epoch 0" in str(found[0])
+    assert "rank 1 has left with ValueError: of this rank alone, at step 6;" in str(found[0])
     (failed,) = events(tmp_path, "failed")
     assert "rank 1: ValueError: of this rank alone" == failed["error"]
 

@@ -150,7 +150,7 @@ def test_a_damaged_newest_is_set_aside_and_the_next_one_taken(tmp_path, capsys):
     capsys.readouterr()
     assert expected == train(path, by_steps)[0]
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "resumes" in line]
-    assert "resumes at step 4, epoch 0 (attempt 2), from step-000000004" in line
+    assert "resumes at step 4 (attempt 2), from step-000000004" in line
     assert "step-000000005 (" in line
     assert "changed since commit" in line
     assert ["step-000000005-damaged"] == [p.name for p in (path / "quarantine").iterdir()]

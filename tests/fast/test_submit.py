@@ -19,7 +19,7 @@ FAKE = """#!/bin/sh
 echo "$@" >> "$SEEN"
 env | grep ^SLURM_ >> "$SEEN"
 case "$* $(tail -n 30 "$2" 2>/dev/null)" in
-  *refused*) echo "sbatch: error: invalid partition specified: nope" >&2; exit 1;;
+  *refused/job.sh*|*comment=refused*) echo "sbatch: error: invalid partition specified: nope" >&2; exit 1;;
 esac
 echo 4711
 """
@@ -132,6 +132,53 @@ def test_what_sbatch_refuses_is_one_line_and_exit_6(place, monkeypatch):
         (place.parent / "bin/sbatch").unlink(missing_ok=True)
         monkeypatch.setenv("PATH", str(place.parent / "bin"))
     assert (place / "elsewhere/job.sh").exists()
+
+
+CERTAIN = {
+    "--time 3h": "line 5: --time=3h is not known to Slurm 22.05: write --time=3:00:00",
+    "--tme 3:00:00": "line 5: --tme is not known to Slurm 22.05: write --time",
+    "--mem 4G --mem-per-cpu 1G": "line 6: sbatch refuses the script: --mem and --mem-per-cpu exclude each other: "
+    "keep one of the two",
+}
+
+
+@pytest.mark.parametrize("words", CERTAIN)
+def test_what_lint_calls_certain_is_not_submitted(place, tmp_path, words):
+    """One line says what is wrong, where, and what to do; --dry-run and --json say it, too, and nothing is left."""
+    for extra in ([], ["--dry-run"], ["--json"]):
+        result = submit(*shlex.split(words), *extra, "--", "python", "train.py")
+        assert 2 == result.exit_code
+        told = json.loads(result.stdout)["error"]["message"] if extra == ["--json"] else result.output
+        assert CERTAIN[words] in told
+        assert told.rstrip().count("\n") == 0
+        assert "; nothing was submitted" in told
+    assert ["a.py", "train.py"] == sorted(path.name for path in place.iterdir())
+    assert not (tmp_path / "seen").exists() or "--parsable" not in (tmp_path / "seen").read_text()
+
+
+def test_what_lint_is_not_sure_of_is_submitted_with_a_warning(place):
+    """An option that a plugin may know; and all that a comment in the script allows."""
+    allowed = ["--time=3h", "--setup", "# holdfast: allow script-refused"]
+    for words, warned in (
+        (["--gizmo=1"], "--gizmo is not known to Slurm 22.05"),
+        (["--time=30:00", "--lead=5"], "the notice comes only 5 s before the end"),
+        (allowed, ""),
+    ):
+        result = submit(*words, "--", "python", "train.py")
+        assert 0 == result.exit_code, result.stderr
+        assert warned in result.stderr
+        assert bool(warned) == ("holdfast: warning: " in result.stderr)
+
+
+def test_a_script_that_was_changed_for_the_worse_is_not_submitted_once_more(place):
+    """--continue leaves it as it was."""
+    assert 0 == submit("-t", "3:00:00", "--", "python", "train.py").exit_code
+    script = place / ".holdfast/train-1/job.sh"
+    before = script.read_text()
+    result = submit("--continue", ".holdfast/train-1", "--time", "4h")
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert "--time=4h is not known to Slurm 22.05: write --time=4:00:00" in result.stderr
+    assert before == script.read_text()
 
 
 # Each submission is by itself --------------------------------------------------------------------------------------

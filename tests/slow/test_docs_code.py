@@ -19,6 +19,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randint(0, 2, (8,))), batch_size=4, shuffle=True)
 loss = torch.zeros(())
+loss_fn = nn.functional.cross_entropy
 train_state = {"w": torch.zeros(2).numpy()}
 def train_step(state, batch): return {"w": state["w"] + 1}, 0.5
 def evaluate(model): return 0.5

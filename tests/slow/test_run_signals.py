@@ -2,12 +2,17 @@
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from needed import needs
+from stores import invoke
 from toy import ENDS_S, Ended, events, launch, names, script, start, waited_for
 
 SENDING = """
@@ -125,6 +130,45 @@ def test_timeout_that_signals_child_and_group_costs_no_save(tmp_path):
     assert ["SIGINT"] == [each["reason"] for each in events(tmp_path / "run", "stop")]
 
 
+def test_timeout_that_signals_during_a_restore_costs_nothing(tmp_path):
+    """The two signals are one request, heard before the first loop: the run leaves by itself, the next one goes on."""
+    body = """
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+
+        class Slow(Toy):
+            def load_state_dict(self, state):
+                super().load_state_dict(state)
+                print("restoring", flush=True)
+                if sys.argv[1] == "slow":
+                    os.read(reads, 1)  # a signal has come
+                    time.sleep(0.5)    # and the one to the group
+
+        signal.set_wakeup_fd(writes)
+        toy = Slow()
+        with new_run(RUN, toy, every=None) as run:
+            for step in run.steps(5):
+                toy.learn(step)
+                if sys.argv[1] == "first" and step == 2:
+                    send("INT")
+        print(toy.value)
+    """
+    train = script(tmp_path, body)
+    assert 75 == launch(train, "first").code
+    saved = names(tmp_path / "run")
+    command = ["timeout", "-s", "INT", "6", sys.executable, str(train), "slow"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (124, "restoring\n") == (ended.returncode, ended.stdout), ended
+    assert "Traceback" not in ended.stderr, ended
+    assert ["SIGINT"] * 2 == [each["reason"] for each in events(tmp_path / "run", "stop")]
+    assert saved == names(tmp_path / "run")[:1]
+    rest = launch(train, "rest")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = launch(script(whole, body), "whole")
+    assert (0, expected.out.splitlines()[-1]) == (rest.code, rest.out.splitlines()[-1])
+
+
 ON_A_TERMINAL = """
     import time
     with new_run(RUN, toy, every=None) as run:
@@ -134,33 +178,142 @@ ON_A_TERMINAL = """
             time.sleep(0.05)
             print("late", step, file=sys.stderr, flush=True)
 """
+IN_A_SAVE = """
+    import time
+    class Slow(Toy):
+        def state_dict(self):
+            print("in a save", flush=True)
+            time.sleep(0.5)
+            return super().state_dict()
+    with new_run(RUN, Slow(), every=Every(steps=4), background={background}) as run:
+        os.fsync = lambda _: print("writes", flush=True) or time.sleep(0.2)
+        for step in run.steps(1000):
+            time.sleep(0.05)
+            print("late", step, file=sys.stderr, flush=True)
+"""
+WITH_WORKERS = """
+    import time, torch
+    from torch.utils.data import DataLoader
+    loader = DataLoader(torch.arange(4000.0), batch_size=2, num_workers=2)
+    with new_run(RUN, toy, every=None) as run:
+        for epoch in run.epochs(2):
+            for x in run.batches(loader):
+                toy.learn(x.sum().item())
+                print("step", run.step, flush=True)
+                time.sleep(0.05)
+"""
+CASES = {  # the script, what it prints when its terminal is closed, and what starts it
+    "in a step": (ON_A_TERMINAL, "step 3", []),
+    "in a capture": (IN_A_SAVE.format(background=True), "in a save", []),
+    "in a write": (IN_A_SAVE.format(background=True), "writes", []),
+    "in a save without a copy": (IN_A_SAVE.format(background=False), "writes", []),
+    "with two workers": (WITH_WORKERS, "step 3", []),
+    "holdfast run": (ON_A_TERMINAL, "step 3", ["-m", "holdfast", "run", "--", sys.executable]),
+}
 
 
-@pytest.mark.parametrize("shell", [[], ["nohup"]], ids=["plain", "nohup"])
-def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, shell):
-    """What it writes afterwards is dropped, and costs no save. Under nohup it goes on, as nohup wants."""
+def hung_up(place, command, when):
+    """The exit code of a program whose terminal is closed once it has printed that."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(place)
+        os.execvp(command[0], command)
+    text = b""
+    while when not in text.decode():
+        text += os.read(terminal, 4096)  # EIO: it has ended, and said
+    os.close(terminal)
+    ended = []
+    waited_for(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0], ENDS_S)
+    return os.waitstatus_to_exitcode(ended[-1][1])
+
+
+def saved_at_a_hangup(run, reason="SIGHUP"):
+    """Whether it stopped for that, and its newest checkpoint is that of the stop."""
+    [stop] = events(run, "stop")
+    return (reason, f"step-{stop['step']:09d}") == (stop["reason"], names(run)[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_closed_terminal_stops_a_run_as_sigterm_does(tmp_path, case):
+    """What it writes afterwards is dropped, and costs no save; it is resumable, and nothing is left running."""
+    body, when, starter = CASES[case]
+    train = script(tmp_path, body)
+    assert 75 == hung_up(tmp_path, [sys.executable, *starter, str(train)], when)
+    assert saved_at_a_hangup(tmp_path / "run", "SIGTERM" if starter else "SIGHUP")  # a supervisor hands SIGTERM on
+    assert 0 == invoke("verify", tmp_path / "run").exit_code
+    assert [] == running(train)
+
+
+def running(train):
+    """Processes that have the script on their command line."""
+    asked = (path.joinpath("cmdline") for path in Path("/proc").glob("[0-9]*"))
+    found = []
+    for path in asked:
+        with suppress(OSError):
+            found += [path.parent.name] if str(train).encode() in path.read_bytes() else []
+    return found
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path):
+    """As nohup wants."""
     train = script(tmp_path, ON_A_TERMINAL)
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        os.execvp((command := [*shell, sys.executable, str(train)])[0], command)
-    if shell:
-        out = tmp_path / "nohup.out"
-        waited_for(lambda: out.exists() and "step 3" in out.read_text())
-        os.close(terminal)
-        seen = len(out.read_text())
-        waited_for(lambda: "step" in out.read_text()[seen:])
-        os.kill(child, signal.SIGTERM)
-    else:
-        text = b""
-        while b"step 3" not in text:
-            text += os.read(terminal, 4096)
-        os.close(terminal)
+        os.execvp("nohup", ["nohup", sys.executable, str(train)])
+    out = tmp_path / "nohup.out"
+    waited_for(lambda: out.exists() and "step 3" in out.read_text())
+    os.close(terminal)
+    seen = len(out.read_text())
+    waited_for(lambda: "step" in out.read_text()[seen:])
+    os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
     assert 75 == os.waitstatus_to_exitcode(status)
+    assert ["SIGTERM"] == [stop["reason"] for stop in events(tmp_path / "run", "stop")]
+
+
+@needs("tmux")
+def test_a_killed_session_of_tmux_is_a_closed_terminal(tmp_path):
+    """Also of a script's shell that the window's own shell started: the terminal is dead before SIGHUP comes."""
+    train, code = script(tmp_path, ON_A_TERMINAL), tmp_path / "code"
+    tmux = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null"]
+    (tmp_path / "job.sh").write_text(f"trap : HUP\n{shlex.join([sys.executable, str(train)])}\necho $? >{code}\n")
+    subprocess.run([*tmux, "new-session", "-d", "bash --norc -i"], check=True, cwd=tmp_path)
+    try:
+        subprocess.run([*tmux, "send-keys", f"bash {tmp_path / 'job.sh'}", "Enter"], check=True)
+        seen = [*tmux, "capture-pane", "-p"]
+        waited_for(lambda: b"step 3" in subprocess.run(seen, check=True, capture_output=True).stdout)
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=True)
+    waited_for(lambda: code.exists() and code.read_text())
+    assert "75\n" == code.read_text()
+    assert saved_at_a_hangup(tmp_path / "run")
+
+
+def test_output_to_a_terminal_that_is_gone_is_dropped_where_nobody_is_told(tmp_path):
+    """A session leader that goes on hears SIGHUP alone: the run writes into nothing, and ends as if undisturbed."""
+    body = ON_A_TERMINAL.replace("1000", "40")
+    train, code = script(tmp_path, body), tmp_path / "code"
+    line = f"trap : HUP; {shlex.join([sys.executable, str(train)])}; echo $? >{code}"
+    hung_up(tmp_path, ["bash", "-c", line], "step 3")
+    assert "0\n" == code.read_text()
+    assert ["step-000000040"] == names(tmp_path / "run")[-1:]
+
+
+def test_torchrun_hands_a_closed_terminal_on_to_its_ranks(tmp_path):
+    """Both ranks save one checkpoint; torchrun itself ends with 1, as of any failure, and the next launch goes on."""
+    began = "    import torch.distributed as dist\n    dist.init_process_group('gloo')\n"
+    train = script(
+        tmp_path, began + ON_A_TERMINAL.strip("\n").replace("run.steps(1000)", "run.steps(int(sys.argv[1]))")
+    )
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(train)]
+    assert 1 == hung_up(tmp_path, [sys.executable, *words, "1000"], "step 3")
+    assert saved_at_a_hangup(tmp_path / "run")
     [stop] = events(tmp_path / "run", "stop")
-    assert ("SIGTERM" if shell else "SIGHUP") == stop["reason"]
-    assert [f"step-{stop['step']:09d}"] == names(tmp_path / "run")
+    again = subprocess.run([sys.executable, *words, str(stop["step"] + 2)], capture_output=True, text=True, check=False)
+    assert 0 == again.returncode, again
+    assert f"resumes at step {stop['step']}" in again.stderr
+    assert [] == running(train)
 
 
 def test_a_scripts_own_handler_of_sighup_is_kept(tmp_path):

@@ -50,9 +50,9 @@ def test_the_tutorial_prints_what_the_page_shows(tmp_path, zygotes):
     assert ([masked(line) for line in whole], code) == (shown(WHOLE), 0)
     (tmp_path / "runs").rename(tmp_path / "before")
 
-    stopped, code = attempt(python, tmp_path, "epoch 0", signal.SIGINT)
+    stopped, code = attempt(python, tmp_path, "epoch 1", signal.SIGINT)
     assert ([masked(line) for line in stopped], code) == (shown(STOPPED), 75)
-    killed, code = attempt(python, tmp_path, "epoch 2", signal.SIGKILL)
+    killed, code = attempt(python, tmp_path, "epoch 3", signal.SIGKILL)
     assert ([masked(line) for line in killed], code) == (shown(KILLED), -signal.SIGKILL)
     finished, code = attempt(python, tmp_path)
     assert (masked(finished[0]), code) == (shown(FINISHED)[0], 0)

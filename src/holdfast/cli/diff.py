@@ -9,7 +9,8 @@ import click
 
 from ..errors import HoldfastError
 from ..inspect.alignment import PrefixPair
-from ..inspect.diff import Difference, align_tensors, compare
+from ..inspect.diff import Difference, align_tensors, compare, compared_places
+from ..legible import counted
 from ..store.checkpoint import Checkpoint
 from ..store.locate import retry_if_removed
 from . import options, print_error, system_error_text
@@ -17,6 +18,7 @@ from .formatting import limit_lines, print_report, showing_progress
 from .sources import open_source
 
 MOST = 30  # differences, unless --all
+_WORDS = {True: ("leaf", "leaves"), False: ("tensor", "tensors")}
 TROUBLE = 2  # as diff(1): 1 means different
 
 
@@ -72,9 +74,11 @@ def command(
                 f"b: {second.path} ({second.name})",
                 *([f"left out: {', '.join(exempt)}"] if exempt else []),
                 *([_describe_scope(names.pairs)] if names else []),
-                *(limit_lines(found, None if everything else MOST) or ["identical"]),
+                *limit_lines(found, None if everything else MOST),
                 *_explain_differences(found),
             ]
+            places = compared_places(first, second, exempt, names)
+            lines.append(_summary(places, {each.where for each in found}, *_WORDS[names is None]))
             print_report(
                 facts
                 | {"by_name": names and names.pairs, "differences": [*map(_difference, found)]},
@@ -86,6 +90,15 @@ def command(
     except OSError as error:
         return print_error(system_error_text(error), TROUBLE)
     return 1 if found else 0
+
+
+def _summary(places: set[str], differing: set[str], one: str, many: str) -> str:
+    """Say in one line how many of the compared places differ."""
+    of, told, rest = len(places), len(places & differing), len(differing - places)
+    if not differing:
+        return f"identical: {counted(of, one, many)}"
+    beside = f" and {counted(rest, 'other place')}" if rest else ""
+    return f"{told:,} of {counted(of, one, many)}{beside} differ{'s' * (told == 1 > rest)}"
 
 
 def _describe_scope(names: Sequence[PrefixPair]) -> str:

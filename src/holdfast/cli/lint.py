@@ -18,6 +18,7 @@ from ..batch.sbatch_options import LocalSbatch
 from ..batch.script import ScriptContext
 from ..cluster import slurm
 from ..errors import NotFound, UsageError
+from ..legible import counted
 from . import measured, options
 from .formatting import echo, print_report
 
@@ -67,13 +68,15 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
             found += [{"file": script, **_as_json(each)} for each in lint.lint_script(text, around)]
         except (OSError, UsageError) as error:
             unread.append({"file": script, "why": getattr(error, "strerror", None) or str(error)})
+    read = len(scripts) - len(unread)
     shown = [
         *(f"{script}: fixed" for script in mended),
         *(text for each in found for text in finding_lines(each)),
+        f"{counted(len(found), 'finding') if found else 'no findings'} in {counted(read, 'file')}",
     ]
-    print_report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
     for each in unread:
         echo(f"holdfast: {each['file']}: {each['why']}", err=True)
+    print_report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
     codes = [_CODES[each["severity"]] for each in found]
     return max([*codes, _UNREAD if unread else 0])
 

@@ -7,16 +7,18 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from .. import journal, scan
 from ..cluster.hold import HOLD
+from ..errors import HoldfastError
 from ..foreign.checkpoint import ForeignFolder
 from ..inspect import mirrors
 from ..journal import Log
-from ..legible import counted, duration, size
+from ..legible import counted, duration, nth, size
+from ..state import nodes
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import Location, best_of, unreadable_reason
@@ -115,6 +117,7 @@ def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
     found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in place.checkpoints()]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
+    epochs = epochs_of(whole[-1]) if whole else None  # as the newest one knows them
     newest = None if place.single or not whole else whole[-1]
     best = None if place.single else best_of(whole)
     rows = []
@@ -134,8 +137,39 @@ def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
                 if apart
                 else _on_disk(checkpoint, held)
             )
-            rows.append(_facts(checkpoint) | own | marks)
+            rows.append(_facts(checkpoint, epochs) | own | marks)
     return rows
+
+
+class Epochs(NamedTuple):
+    """The epochs of a run: the first one's number, and how many there are, if that is known."""
+
+    first: int
+    total: int | None
+
+    def nth(self, epoch: int) -> str:
+        return nth(epoch - self.first, self.total)
+
+
+def epochs_of(checkpoint: Checkpoint) -> Epochs | None:
+    """Return what the checkpoint says of its run's epochs; None: there are none, or it cannot be
+    read. What a script saved to a `Store` has the number that it gave.
+    """
+
+    def stored(*parts: str) -> int | None:
+        found = nodes.node_at(position, *parts)
+        return found if isinstance(found, int) else None
+
+    try:
+        position = nodes.node_at(checkpoint.tree, "holdfast", "position")
+        if position is None:
+            return Epochs(1, None)
+        first, total = stored("first_epoch") or 0, stored("targets", "epochs")
+        if total is None and stored("epoch") == first and not stored("in_epoch"):
+            return None
+    except (HoldfastError, OSError):
+        return None
+    return Epochs(first, total and total - first)
 
 
 def _on_disk(checkpoint: Checkpoint, held: dict[tuple[int, int], str]) -> dict[str, Any]:
@@ -162,7 +196,7 @@ def existing_files(place: Path) -> dict[Path, os.stat_result]:
     return found
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+def _facts(checkpoint: Checkpoint, epochs: Epochs | None) -> dict[str, Any]:
     head = checkpoint.head
     copied = (
         "step",
@@ -177,6 +211,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     )
     return {
         "name": str(head.name),
+        "nth_epoch": None if epochs is None or head.epoch is None else epochs.nth(head.epoch),
         "directory": checkpoint.path.name,
         **{name: getattr(head, name) for name in copied},
         "age_s": age_s(head.created),
@@ -268,7 +303,7 @@ def _row(row: dict[str, Any]) -> list[object]:
     return [
         row["name"] if row["directory"] == row["name"] else f"{row['name']} ({row['directory']})",
         row["step"],
-        "" if row["epoch"] is None else row["epoch"],
+        row["nth_epoch"] or "",
         duration(row["age_s"]),
         size(row["size_bytes"]),
         ", ".join(marks),

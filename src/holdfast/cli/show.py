@@ -30,6 +30,7 @@ from .formatting import (
     print_report,
     showing_progress,
 )
+from .ls import Epochs, epochs_of
 from .sources import RemoteSource, open_source
 
 MOST = 12  # leaves of each part, and values, unless --all
@@ -67,8 +68,11 @@ def command(
                 raise UsageError(
                     f"{here.shown}: a place has no metrics log; name the run's directory"
                 )
-            for event in journal.metrics(run_directory_of(here.locate())):
-                echo(json_line(event) if as_json else _logged(event))
+            place = here.locate()
+            newest = next(reversed(place.checkpoints()), None)
+            epochs = None if newest is None else epochs_of(newest)
+            for event in journal.metrics(run_directory_of(place)):
+                echo(json_line(event) if as_json else _logged(event, epochs))
             return
         found = here.locate().select(step)
         here.fetch_files(found, ())
@@ -136,9 +140,12 @@ def _leaf(leaf: Stored) -> dict[str, Any]:
 def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     m, tree = checkpoint.manifest, checkpoint.tree
     yield str(checkpoint.path)
-    for name, text in (
-        others.origin(checkpoint) if isinstance(checkpoint, ForeignCheckpoint) else _origin(m)
-    ):
+    origin = (
+        others.origin(checkpoint)
+        if isinstance(checkpoint, ForeignCheckpoint)
+        else _origin(m, epochs_of(checkpoint))
+    )
+    for name, text in origin:
         yield f"  {name:<16}{text}"
     yield from _leaves(checkpoint.leaves(), None if everything else MOST)
     held = {leaf.shard for leaf in m.leaves.values()} | {each.part for each in m.ranks or ()}
@@ -158,11 +165,11 @@ def _lines(checkpoint: Checkpoint, *, everything: bool) -> Iterator[str]:
     )
 
 
-def _origin(m: Manifest) -> Iterator[tuple[str, str]]:
+def _origin(m: Manifest, epochs: Epochs | None) -> Iterator[tuple[str, str]]:
     """Yield the known facts about its origin: a title and a text for each line."""
     yield "step", f"{m.step}" + (" (the end of its epoch)" if m.phase == "end" else "")
-    if m.epoch is not None:
-        yield "epoch", str(m.epoch)
+    if m.epoch is not None and epochs is not None:
+        yield "epoch", epochs.nth(m.epoch)
     yield "time", f"{format_time(m.created)} ({duration(age_s(m.created))} ago)"
     leaves = counted(len(divided.leaf_keys(m.leaves)), "leaf", "leaves")
     yield "size", f"{size(m.size_bytes)} in {counted(len(m.files), 'file')}, {leaves}"
@@ -244,9 +251,10 @@ def _value(path: str, node: Any, *, everything: bool) -> str:
     return f"{path} = {nodes.format_node(node, None if everything else MOST_LETTERS)}"
 
 
-def _logged(event: Mapping[str, Any]) -> str:
+def _logged(event: Mapping[str, Any], epochs: Epochs | None) -> str:
     logged = event.get("values")
-    epoch = "" if event.get("epoch") is None else f"  epoch {event['epoch']}"
+    at = event.get("epoch")
+    epoch = "" if at is None or epochs is None else f"  epoch {epochs.nth(at)}"
     phase = "" if event.get("phase", "step") == "step" else f" ({event['phase']})"
     return (
         f"step {event.get('step')}{phase}{epoch}  "

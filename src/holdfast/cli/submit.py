@@ -10,6 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..cluster.job_leader import SCRIPT, reported_run_path
 from ..cluster.script import JobRequest
 from ..errors import ClusterError, NoSpace, UsageError
 from ..interval import notice_time_s
-from ..lint import lint_script
+from ..lint import Finding, is_refused, lint_script
 from ..provenance import redact
 from ..supervise import submission
 from ..terminal import say
@@ -156,6 +157,7 @@ def command(
             preflight.warn_if_tasks_equal(order.command, tasks)
     preflight.refuse_double_launch(order, lines)
     preflight.require_usable_directory(order.directory)
+    _require_accepted(text)
     if dry_run:
         click.echo(text, nl=False)
         return
@@ -326,6 +328,7 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     if refused is not None:
         raise UsageError(f"--{refused.name} cannot be changed on the way; change {file}")
     before, text = text, sbatch.with_options(text, given) if given else text
+    _require_accepted(text)
     if dry_run:
         click.echo(text, nl=False)
         return
@@ -354,8 +357,26 @@ def _continue(directory: Path, words: SubmitArguments, *, dry_run: bool, as_json
     _print_submission(job, file, text, left, as_json=as_json)
 
 
+def _require_accepted(text: str) -> None:
+    """Refuse a script that sbatch would refuse, before anything is written.
+
+    Raises:
+        UsageError: there is such a line.
+    """
+    for found in filter(is_refused, _lint(text)):
+        raise UsageError(
+            f"the job's script, line {found.line}: {found.what}: {found.fix}; nothing was "
+            "submitted. If your Slurm takes it, add to the script (--setup): "
+            f"# holdfast: allow {found.rule}"
+        )
+
+
+def _lint(text: str) -> list[Finding]:
+    return lint_script(text, ScriptContext(sbatch=cache(slurm.local_sbatch)))
+
+
 def _warn(file: Path, text: str) -> None:
-    for finding in lint_script(text, ScriptContext(sbatch=slurm.local_sbatch)):
+    for finding in _lint(text):
         first, second = told.finding_lines({"file": str(file), **finding._asdict()})
         click.echo(f"holdfast: warning: {escape_text(first)}\n{escape_text(second)}", err=True)
 

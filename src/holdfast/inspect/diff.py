@@ -101,7 +101,7 @@ def compare(
         found = [
             *_member_differences(_tensors(a, shared.a), _tensors(b, shared.b), _tensor_differences)
         ]
-    return _merge_generators(each for each in found if not _is_exempt(each, exempt))
+    return _merge_generators(each for each in found if not _is_exempt(each.where, exempt))
 
 
 def align_tensors(a: Checkpoint, b: Checkpoint) -> Alignment | None:
@@ -158,8 +158,20 @@ def same_state(a: Checkpoint, b: Checkpoint, exempt: Iterable[str] = ()) -> list
     return compare(a, b, exempt, read=True)
 
 
-def _is_exempt(difference: Difference, exempt: tuple[str, ...]) -> bool:
-    where = difference.where
+def compared_places(
+    a: Checkpoint, b: Checkpoint, exempt: Iterable[str], shared: Alignment | None
+) -> set[str]:
+    """Return the leaves that `compare` compares, or the tensors by the names that are shown."""
+    sides = (
+        (_leaf_handles(a), _leaf_handles(b))
+        if shared is None
+        else (_tensors(a, shared.a), _tensors(b, shared.b))
+    )
+    exempt = tuple(exempt)
+    return {each for side in sides for each in side if not _is_exempt(each, exempt)}
+
+
+def _is_exempt(where: str, exempt: tuple[str, ...]) -> bool:
     return any(
         where.startswith(f"{each}/") or fnmatchcase(where, each) or fnmatchcase(where, f"{each}/*")
         for each in exempt

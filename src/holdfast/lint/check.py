@@ -52,6 +52,13 @@ def lint_script(text: str, around: ScriptContext = ScriptContext()) -> list[Find
     return sorted(found)
 
 
+def is_refused(found: Finding) -> bool:
+    """Whether sbatch refuses the script for it. Of an option that resembles no known one only
+    sbatch can tell.
+    """
+    return found.rule == "script-refused" and found.fix != directives.NO_SUCH.text
+
+
 def apply_fixes(text: str, around: ScriptContext = ScriptContext()) -> str:  # noqa: B008  a frozen value
     """Return the script with the edits of its findings made, until no finding has any."""
     for _ in range(_MOST_FIXES):

@@ -31,7 +31,9 @@ _CONDA = re.compile(r"^\S+ activate\b|(conda|forge|mamba)\S*/activate\b")
 _MISWRITTEN = re.compile(
     r"(?:[ \t]+#|# +)SBATCH(?=\s+--?[a-zA-Z])|#(?!SBATCH)S[ABCHT]{4,6}(?=\s+--?[a-zA-Z])"
 )
-_NO_SUCH = LintFix("take it out, unless your Slurm or a plugin knows it")
+NO_SUCH = LintFix("take it out, unless your Slurm or a plugin knows it")
+_UNIT = re.compile(r"(\d+)([mhd])")
+_TIMES = {"m": "{}", "h": "{}:00:00", "d": "{}-0"}  # sbatch takes no units
 _LETTER = {"output": "o", "error": "e"}
 
 
@@ -325,7 +327,7 @@ def _refused(script: BatchScript, line: int, why: str) -> Iterator[Fault]:
             sbatch.Option(letter, None, line),
             letter,
             f"it has no option {letter}",
-            _NO_SUCH,
+            NO_SUCH,
         )
     elif "\\ " in text:  # one blank of a value, since Slurm 24.05
         yield from _report_unknown(
@@ -345,15 +347,19 @@ def _find_misused(script: BatchScript, option: sbatch.Option) -> Iterator[Fault]
         edits = (
             replace_in_line(script, option.line, f"--{option.name}", f"--{meant}") if meant else ()
         )
-        fix = LintFix(f"write --{meant}", edits) if meant else _NO_SUCH
+        fix = LintFix(f"write --{meant}", edits) if meant else NO_SUCH
         yield from _report_unknown(
             script, option, f"--{option.name}", f"it has no option --{option.name}", fix
         )
     elif wrong := sbatch_options.why_value_refused(option.name, option.value):
         told = str(option) if option.value is not None else f"{option} without a value"
-        yield from _report_unknown(
-            script, option, told, wrong, LintFix("see man sbatch for what it may be")
+        unit = _UNIT.fullmatch(option.value or "") if option.name == "time" else None
+        fix = (
+            change_option_value(script, "time", _TIMES[unit[2]].format(unit[1]))
+            if unit
+            else LintFix("see man sbatch for what it may be")
         )
+        yield from _report_unknown(script, option, told, wrong, fix)
 
 
 def _report_unknown(

@@ -50,8 +50,7 @@ class BlocklessRun:
         """Prepare the run before its outermost loop begins."""
         self._walker = threading.get_ident()
         self.session.stop.__enter__()
-        if self.session.ranks.leads:
-            self.session.display.__enter__()
+        self.session.display.begin(draws=self.session.ranks.leads)
 
     def on_loop_end(self) -> None:
         """Finish the run after its outermost loop. Errors are raised at the loop."""

@@ -15,6 +15,7 @@ import msgspec
 
 from .. import interval
 from ..errors import HoldfastError, RanksError
+from ..legible import nth
 from ..ranks import Ranks
 from ..state.captured import AttributeSet
 from ..store.checkpoint import Checkpoint
@@ -101,7 +102,7 @@ class LastBatchPolicy(msgspec.Struct):
         names = self.body_sets = variables_set_by_body(tracked)
         line = (
             f"{reporter.attempt.root}: resumes behind the last "
-            f"batch of epoch {position.epoch}: the code that follows "
+            f"batch of epoch {nth(position.epoch - position.first_epoch)}: the code that follows "
             "the loop runs without the loop's body"
         )
         if names:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..data.advice import Advice
 from ..data.facts import known_length
 from ..errors import UsageError
+from ..legible import nth
 from .finish import count_left_pass, finish_run, release_attempt
 from .last_batch import variables_set_by_body
 from .loader_cursor import BatchesArguments, LoaderCursor
@@ -200,7 +201,7 @@ def _report_bare_loop(session: Session) -> None:
     if found is not None:
         advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
         session.reporter.warn(
-            f"epoch {position.epoch} counts as one step, "
+            f"epoch {nth(position.epoch - position.first_epoch)} counts as one step, "
             f"although the loop at line {found.line} trained "
             f"{found.batches} batches of {found.name}: "
             f"the run is saved and stopped at ends of epochs alone. {advice}",

@@ -18,6 +18,7 @@ from ..data.facts import Feed, FeedPosition, to_plain_dicts
 from ..data.promise import UnprovenCode
 from ..errors import Damaged, Mismatch
 from ..interval import SafePointMark
+from ..legible import nth
 from ..state import rng
 from ..state.validation import Count, Whole, convert_stored
 from ..store import format
@@ -116,8 +117,13 @@ class Position(msgspec.Struct):
         return format.CheckpointName(self.step, self.phase)
 
     def describe(self) -> str:
-        """The position as text for people."""
-        return f"step {self.step}, epoch {self.epoch}"
+        """The position as text for people, who count epochs from 1."""
+        total, done = self.targets.get("epochs"), self.epoch - self.first_epoch
+        if total is None and not done and not self.in_epoch:
+            return f"step {self.step}"
+        over = total is not None and self.epoch >= total
+        where = nth(done - over, total and total - self.first_epoch)
+        return f"step {self.step}, {'after ' if over else ''}epoch {where}"
 
     def begin_epochs(self, first: int) -> None:
         """Count the epochs from `first`.

@@ -518,8 +518,8 @@ class Run(AbstractContextManager["Run"]):
                 "the tracked objects are as the last attempt in "
                 "this process left them; make them anew to begin anew"
             )
-        if session.ranks.leads and not blockless:
-            session.display.__enter__()
+        if not blockless:
+            session.display.begin(draws=session.ranks.leads)
 
     def _release_session(self) -> None:
         self._session = None

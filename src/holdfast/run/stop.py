@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import FrameType
@@ -19,9 +19,10 @@ from typing import Any, Self
 
 import msgspec
 
-from .. import disk, interval
+from .. import interval
 from ..errors import Stopped, UsageError
 from ..store.attempt import Attempt
+from ..terminal import drop_if_hung_up
 
 # ignored by a process that has stopped
 ONCE_DONE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -95,7 +96,7 @@ class StopRequest(AbstractContextManager["StopRequest"]):
             if self._interrupts == 1 and os.getpid() == self._pid:
                 self._answer("SIGINT")
         if number == signal.SIGHUP:
-            _silence_streams(self._terminals)
+            drop_if_hung_up(self._terminals)
         if self.reason is None:
             self.at_s = time.time()
         else:
@@ -173,17 +174,6 @@ class Lifetime(msgspec.Struct):
                 else "it belongs to the parent of this forked process"
             )
             raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
-
-
-def _silence_streams(streams: Iterable[int]) -> None:
-    """Discard output to a terminal that was closed: an error of a write would end the step
-    and its save.
-    """
-    for number in streams:
-        if not os.isatty(number):
-            nowhere = disk.open_null()
-            os.dup2(nowhere, number)
-            os.close(nowhere)
 
 
 _deaf_to: set[int] = set()
