@@ -136,8 +136,8 @@ class JobEnding:
     def _exclusion_after(
         self, events: Sequence[journal.Event], died: Sequence[Death]
     ) -> tuple[Exclusion | None, str]:
-        """Return the nodes that the job's next start should avoid; None and the reason, if Slurm does
-        not tell.
+        """Return the nodes that the job's next start should avoid; None and the reason, if Slurm
+        does not tell.
         """
         job, now_s = self._movable_job, time.time()
         if job is None or not (
