@@ -37,7 +37,7 @@ class Log:
 def goodput():
     """Google's module, without its package's `__init__`, which imports what uploads figures."""
     package = ModuleType("ml_goodput_measurement")
-    package.__path__ = find_spec(package.__name__).submodule_search_locations
+    vars(package)["__path__"] = find_spec(package.__name__).submodule_search_locations
     logging, storage = ModuleType("google.cloud.logging"), ModuleType("google.cloud.storage")
     vars(logging)["Client"] = object  # of an annotation
     cloud, google = ModuleType("google.cloud"), ModuleType("google")
