@@ -101,7 +101,8 @@ def neutral(place: Path) -> None:
     Each host is called as Slurm calls the node: all nodes of this cluster are one machine.
     """
     shutil.rmtree(OUT, ignore_errors=True)
-    here, nodes, node = owner.describe_this_process(), {}, ""
+    here, node = owner.describe_this_process(), ""
+    nodes: dict[str, str] = {}
     names = {json.dumps(here[name]): json.dumps(name) for name in ("machine", "hardware", "boot", "user")}
     paths = {str(EXAMPLE.parents[2]): NEUTRAL, str(place): str(OUT)}
     kept = [".holdfast/digits-1/*.jsonl", ".holdfast/digits-1/*-here.json", "runs/digits/run.json"]
@@ -111,7 +112,7 @@ def neutral(place: Path) -> None:
         for at, line in enumerate(lines):
             if restart := re.search(r'"restart_count": ?(\d+)', line):
                 told = re.search(r'"node":"(\w+)"', line)
-                node = nodes.setdefault(restart[1], told[1] if told else node)
+                node = nodes.setdefault(restart[1], str(told[1]) if told else node)
             lines[at] = line.replace(json.dumps(here["host"]), json.dumps(node))
         target = OUT / file.relative_to(place)
         target.parent.mkdir(parents=True, exist_ok=True)
