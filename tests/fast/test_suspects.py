@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast import Fields
 from holdfast.drill import advice, cause
 from holdfast.drill.advice import rank_suspects
 from holdfast.drill.by_itself import cause_of
@@ -19,6 +20,7 @@ from holdfast.drill.evidence import RunTrace
 from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import VariableHistory, VariableRecord
 from holdfast.drill.suspects import Suspect, consumed_other_batch, find_suspects, restarted_counters, script_name
+from holdfast.errors import UsageError
 from holdfast.run import drilled
 from holdfast.run.carried import variables_carried_past
 from holdfast.run.visible import is_user_code
@@ -504,11 +506,49 @@ def test_members_of_one_list_share_one_line():
     assert line.text == f"Track it: Run(path, dict(..., {expected}))"
 
 
+def test_a_generator_of_a_member_is_tracked_and_not_the_object_that_holds_the_list():
+    """A vector environment has no state of its own to save; each of its environments has a generator."""
+    found = [suspect(f"envs.envs[{at}].env._np_random", "generator", owner="E") for at in range(2)]
+    found += [suspect("team.opts[1]", "stateful", role="optimizer"), suspect("loaders[0].rng", "generator", owner="L")]
+    (line,) = advice.advice_lines(found, ())
+    members = "envs_envs_env__np_random_each=[each.env._np_random for each in envs.envs]"
+    expected = f"{members}, team_opts=team.opts, loaders_0__rng=loaders[0].rng"
+    assert line.text == f"Track it: Run(path, dict(..., {expected}))"
+    assert [fix.names for fix in line.fixes][:2] == [
+        ("envs.envs[0].env._np_random",),
+        ("envs.envs[1].env._np_random",),
+    ]
+
+
 def test_members_that_the_loop_replaces_are_kept_by_their_list():
     """The fields of an object that is gone restore nothing: a hall of fame keeps `keys`, not `keys[0].wvalues`."""
     found = [suspect(f"hof.keys[{at}].wvalues", owner="Fitness", renewed=True) for at in range(2)]
     (line,) = advice.advice_lines([*found, suspect("team[0].score", owner="Player", renewed=True)], ())
     assert line.text == 'Track it: Run(path, dict(..., team=team, hof=Fields(hof, "keys")))'
+
+
+class FrozenInstanceError(AttributeError):
+    pass
+
+
+class Immutable:
+    """As a module of Equinox: it sets its attributes while it is made, and is no frozen dataclass."""
+
+    def __init__(self, weight):
+        object.__setattr__(self, "weight", weight)
+
+    def __setattr__(self, name, value):
+        raise FrozenInstanceError(name)
+
+
+def test_an_object_whose_class_refuses_to_set_attributes_is_kept_by_its_name():
+    """No line of Fields is printed for it, and Fields refuses it when it is made, not at the restore."""
+    model = Immutable(1.0)
+    about = noted(model=model)["about"]
+    assert about["model.weight"]["frozen"]
+    with pytest.raises(UsageError, match="its class is frozen"):
+        Fields(model, "weight")
+    assert "frozen" not in noted(env=Environment())["about"]["env.state"]
 
 
 def test_an_object_in_a_container_is_known_to_be_another_one():

@@ -24,6 +24,7 @@ MENDED = {  # a planted script -> what is added to it
     "t_second_optimizer": ["optimizer_d=optimizer_d"],
     "t_ema": ["shadow=shadow"],
     "replay_buffer": ['buffer=Fields(buffer, "observations", "pos", "full")'],
+    "quasi_random": ['engine=Fields(engine, "num_generated", "_quasi")'],
     "environment": ["env_np_random=env.np_random", 'env=Fields(env, "state", "elapsed")'],
     "own_generator": ["rng=rng"],
     "t_crops fresh": ["Seeded(dataset, seed=0)"],

@@ -154,7 +154,9 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
         elif suspect.about.kind not in ("generator", "stateful") and owner and not row:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
-            name = _name_as_code(suspect.root if "[" in suspect.name else suspect.name)
+            name = row or _name_as_code(suspect.name)
+            while name.endswith("]"):  # the list has all members
+                name = name.rpartition("[")[0]
             word = _free_word(_tracking_name(name), state)
             whole[word] = Fix("track", (name,), word=word)
     taken = {*whole, *state, *(each.about.owner_tracked for each in found)}
@@ -177,12 +179,13 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
 
 def _arguments(fixes: Sequence[Fix]) -> list[str]:
     """Return the arguments of dict() that track them.
-    Members of one list with the same attributes share one.
+    What members of one list have alike shares one.
     """
     alike: dict[tuple[str, ...], list[Fix]] = {}
     for fix in fixes:
         row, index, rest = _split_member(fix)
-        alike.setdefault((row, rest, *fix.names) if index else (fix.word,), []).append(fix)
+        names = fix.names if fix.owner else ()
+        alike.setdefault((row, rest, *names) if index else (fix.word,), []).append(fix)
     return [
         _members_argument(each) if len(each) > 1 else tracking_argument(each[0])
         for each in alike.values()
@@ -190,17 +193,19 @@ def _arguments(fixes: Sequence[Fix]) -> list[str]:
 
 
 def _split_member(fix: Fix) -> tuple[str, str, str]:
-    """Return the list, the index and the rest of the owner's name:
+    """Return the list, the index and the rest of the object's name:
     `envs`, `[0]`, `.env`; without a list no index.
     """
-    found = _MEMBER.fullmatch(fix.owner)
-    return (fix.owner, "", "") if found is None else (found["row"], found["index"], found["rest"])
+    name = fix.owner or fix.names[0]
+    found = _MEMBER.fullmatch(name)
+    return (name, "", "") if found is None else (found["row"], found["index"], found["rest"])
 
 
 def _members_argument(fixes: Sequence[Fix]) -> str:
     row, _, rest = _split_member(fixes[0])
     quoted = '", "'.join(fixes[0].names)
-    return f'{_tracking_name(row + rest)}_each=[Fields(each{rest}, "{quoted}") for each in {row}]'
+    value = f'Fields(each{rest}, "{quoted}")' if fixes[0].owner else f"each{rest}"
+    return f"{_tracking_name(row + rest)}_each=[{value} for each in {row}]"
 
 
 def tracking_argument(fix: Fix) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from ..state import rng, tree
-from ..state.captured import AttributeSet
+from ..state.captured import AttributeSet, is_frozen
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
 from .visible import (
@@ -188,8 +188,7 @@ class VariableRecorder:
             in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
-            frozen=is_object
-            and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
+            frozen=is_object and is_frozen(type(owner)),
             renewed=is_object and self._is_renewed(variable.path.rpartition(".")[0], owner),
             installed=is_object and _is_installed(type(owner)),
             bag=_unordered_digest(value),

@@ -228,7 +228,9 @@ class RepairSearch:
         ]
 
     def _try_fixes(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
-        """Make all possible additions at once; if that does not help, one by one."""
+        """Make all possible additions at once; if something speaks against them, the first half
+        and then the second.
+        """
         text, made = now.text, []
         for fix in wanted:
             try:
@@ -248,8 +250,9 @@ class RepairSearch:
             self._note_refused(made[0], why)
             return None
         last = now
-        for fix in made:
-            last = self._try_fixes(last, [fix]) or last
+        half = len(made) // 2
+        for part in (made[:half], made[half:]):
+            last = self._try_fixes(last, part) or last
         return None if last is now else last
 
     def _note_refused(self, fix: Fix, why: str) -> None:
