@@ -99,10 +99,10 @@ class BlocklessRun:
             if not isinstance(error, Stopped):
                 warn(f"{self.path}: the end is not saved: {error}")
 
-    def end_unfinished(self, why: str) -> None:
-        """End the run before its loop has ended. It is not marked as finished."""
+    def end_unfinished(self) -> None:
+        """End the run, because a new one begins at its path. It is not marked as finished."""
         if not self.lifetime.is_over:
-            self.end_with_error(LoopLeft(why))
+            self.end_with_error(LoopLeft("another Run began at this path in the same process"))
         if self in _blockless:
             _blockless.remove(self)
 
@@ -219,7 +219,7 @@ def end_run_at(path: Path) -> None:
     for blockless in [*_blockless]:
         same = os.path.realpath(blockless.path) == os.path.realpath(path)
         if same and blockless.thread == threading.get_ident():
-            blockless.end_unfinished("another Run began at this path in the same process")
+            blockless.end_unfinished()
 
 
 def end_runs_at_exit() -> None:
