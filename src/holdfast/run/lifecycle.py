@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
 
+import msgspec
+
 from ..errors import UsageError
 from ..terminal import ProgressLine, say
 from . import blockless
 from .finish import AttemptEnd
 from .metrics import MetricsLog
 from .opening import LoopStart
-from .passes import ENDLESS, ForLoop
-from .position import RunProgress
+from .passes import ENDLESS, ForLoop, LoopStack
+from .position import Position, RunProgress
 from .report import Reporter
 from .safe_point import SafePoints
 from .stop import Lifetime
@@ -23,30 +25,27 @@ _MAY_BEGIN = {(): ("epochs", "steps", "batches", "loop"), ("epochs",): ("batches
 LOOP_CODES: set[CodeType] = set()  # code objects of our loop generators
 
 
-class LoopLifecycle:
+class LoopLifecycle(msgspec.Struct, frozen=True):
     """What all loops of an attempt share: its progress, and what happens at their begin, at safe
     points and at their end.
     """
 
-    def __init__(
-        self,
-        lifetime: Lifetime,
-        progress: RunProgress,
-        metrics: MetricsLog,
-        reporter: Reporter,
-        display: ProgressLine,
-        start: LoopStart,
-        points: SafePoints,
-        end: AttemptEnd,
-    ) -> None:
-        self.lifetime, self.progress, self.metrics, self.reporter = (
-            lifetime,
-            progress,
-            metrics,
-            reporter,
-        )
-        self.display, self.start, self.points, self.end = display, start, points, end
-        self.position, self.walks = progress.position, progress.walks
+    lifetime: Lifetime
+    progress: RunProgress
+    metrics: MetricsLog
+    reporter: Reporter
+    display: ProgressLine
+    start: LoopStart
+    points: SafePoints
+    end: AttemptEnd
+
+    @property
+    def position(self) -> Position:
+        return self.progress.position
+
+    @property
+    def walks(self) -> LoopStack:
+        return self.progress.walks
 
     def begin_epoch(self, first: int, total: int | None) -> None:
         """Begin the next epoch, or continue the epoch of the restored checkpoint.
@@ -90,17 +89,15 @@ class LoopLifecycle:
             alone.on_loop_begin()
         try:
             yield
-        except (
-            GeneratorExit
-        ):  # `break`, or an exception leaving the block; after an exception nothing is saved
+        # `break`, or an exception leaving the block; after an exception nothing is saved
+        except GeneratorExit:
             if not self.lifetime.is_over:
                 walks.leave_outermost(self.metrics.take_logged())
                 if alone is not None:
                     alone.on_loop_left(LOOP_CODES)
             raise
-        except (
-            BaseException
-        ) as error:  # the loader or a save raised: the position stays at the last safe point
+        # the loader or a save raised: the position stays at the last safe point
+        except BaseException as error:
             walks.take_left_outermost()
             if alone is not None:
                 alone.end_with_error(error)

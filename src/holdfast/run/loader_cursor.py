@@ -6,9 +6,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..data.advice import DATA, Advice
 from ..data.facts import Feed, FeedPosition, OtherFeedKind, StoredPosition, known_length
 from ..data.feed import feed_for
+from ..data.replay import close_batches
 from ..errors import Mismatch, UsageError
 from ..ranks import Ranks
 from ..state import rng
@@ -36,22 +39,17 @@ class BatchesArguments(NamedTuple):
     counts: bool = False  # run.steps(): there is no loader, and no batch is the last
 
 
-class Loaders:
+class Loaders(msgspec.Struct, frozen=True):
     """The loaders of one attempt: opens each where the run's position is, or says why it cannot."""
 
-    def __init__(
-        self,
-        loops: LoopLifecycle,
-        accept: Collection[str],
-        ranks: Ranks,
-        store: Store,
-        capture: StateCapture,
-        tracked: Tracked,
-        waiting: EpochEndSaves,
-        drill: DrillHooks,
-    ) -> None:
-        self.loops, self.tracked, self.waiting, self.drill = loops, tracked, waiting, drill
-        self._accept, self._ranks, self._store, self._capture = accept, ranks, store, capture
+    loops: LoopLifecycle
+    _accept: Collection[str]
+    _ranks: Ranks
+    _store: Store
+    _capture: StateCapture
+    tracked: Tracked
+    waiting: EpochEndSaves
+    drill: DrillHooks
 
     def find_resume_position(
         self, served: BatchesArguments, consumed: int
@@ -129,9 +127,7 @@ class Loaders:
         if accepted:
             found = self._ranks.run_on_all("a position in the data", why.encode, max).decode()
             if found:
-                close = getattr(batches, "close", None)
-                if close is not None:
-                    close()
+                close_batches(batches)
                 rng.restore(before)
                 batches = feed.open_and_skip(epoch, done)
                 self._report_inexact(name, done, found)
@@ -277,9 +273,7 @@ class LoaderCursor(Iterator[Any]):
         self._closed, remaining = True, self._remaining
         self._remaining = iter(())
         self._again.clear()
-        close = getattr(remaining, "close", None)
-        if close is not None:
-            close()
+        close_batches(remaining)
 
 
 def _generators_drawn_since(before: dict[str, Any]) -> dict[str, Any]:

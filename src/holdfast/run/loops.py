@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..data.advice import Advice
 from ..data.facts import known_length
 from ..errors import UsageError
@@ -25,18 +27,13 @@ _TRAINS = re.compile(r"(?!val|eval|test|predict)(.*_)?(step|backward|train|learn
 EXITS = "exits"  # the event of a process that ends because the run was over
 
 
-class ForLoops:
+class ForLoops(msgspec.Struct, frozen=True):
     """The `for` loops of one attempt."""
 
-    def __init__(
-        self,
-        loops: LoopLifecycle,
-        loaders: Loaders,
-        last_batch: LastBatchPolicy,
-        finished: str,
-    ) -> None:
-        self.loops, self.loaders = loops, loaders
-        self._last_batch, self._finished = last_batch, finished
+    loops: LoopLifecycle
+    loaders: Loaders
+    _last_batch: LastBatchPolicy
+    _finished: str
 
     def iterate_epochs(self, walk: ForLoop, wanted: range) -> Generator[int, None, None]:
         """Yield the remaining epochs; a safe point follows the body of each."""
