@@ -37,10 +37,8 @@ class MirrorWorker:
     exits by itself.
     """
 
-    def __init__(
-        self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S
-    ) -> None:
-        self._out, self._errors, self._patience_s = out, errors, patience_s
+    def __init__(self, out: IO[bytes], errors: IO[bytes]) -> None:
+        self._out, self._errors = out, errors
         self._turn = threading.Lock()
         self._replicators: list[Replicator] = []
         self._drained: set[int] = set()
@@ -104,7 +102,7 @@ class MirrorWorker:
         while os.getppid() == self._parent:
             for replicator in self._replicators:
                 # such a call cannot be ended; its process can
-                if replicator.is_stuck(self._patience_s):
+                if replicator.is_stuck(PATIENCE_S):
                     self._exit_process(
                         f"{redact_url(replicator.url)}: a call to its library hangs",
                         _STUCK,
