@@ -5,6 +5,7 @@ import random
 import sys
 import types
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -257,6 +258,22 @@ def test_noting_draws_nothing_iterates_nothing_and_survives_what_raises():
     assert found["values"]["generator"] != UNREAD
 
 
+class Genes(list):
+    """An individual as DEAP makes them."""
+
+    def __init__(self, genes):
+        super().__init__(genes)
+        self.fitness = None
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_an_object_that_nobody_can_save_is_noted_with_the_call_that_it_lacks(count):
+    """Among few that are visited one by one, and among many."""
+    about = noted(pop=[Genes([1, 2]) for _ in range(count)], mutate=partial(max, 1))["about"]
+    calls = {path.partition("[")[0]: each["unread"] for path, each in about.items() if each.get("unread")}
+    assert calls == {"pop": "holdfast.register(Genes, encode, decode)"}
+
+
 def test_what_is_too_large_is_not_read(monkeypatch):
     """A drill must not take hours to look."""
     monkeypatch.setattr("holdfast.run.witness.LARGEST_BYTES", 1000)
@@ -452,6 +469,7 @@ BY_VARIABLES = [
     (left("bar.loss", owner="Bar")._replace(iterators=("trainer.dl",)), "position", "Also (attributes): the resume"),
     (left("model.weight", owner="Linear", frozen=True), "immutable", "model = tree.value"),
 ]
+UNREAD_POP = {"pop": "holdfast.register(Individual, encode, decode)"}
 BY_LEAVES = [
     (tracked("tree:opt"), "scheduler", "Track the scheduler"),
     (tracked("model/w", "tree:opt"), "scheduler", "Track the scheduler"),
@@ -465,6 +483,8 @@ BY_LEAVES = [
     (tracked("tree:holdfast", loaders={}), "position", "run.batches(loader)"),
     (tracked("tree:holdfast", loaders={}, seen=True), "unseen", "a solver"),
     (tracked("model/w", loaders={}, seen=True), "unseen", "a solver"),
+    (tracked("tree:holdfast", loaders={}, seen=True, unread=UNREAD_POP), "unread", "register(Individual, "),
+    (tracked("model/w", loaders={}, seen=True, unread=UNREAD_POP), "unread", "dict(..., pop=pop)"),
     (tracked("tree:opt", "tree:sched")._replace(all_leaves=("tree:opt", "tree:sched")), "scheduler", "is tracked"),
     (tracked("holdfast/rng/torch/cpu", persistent=("val",)), "draws", "val has persistent workers"),
     (tracked(metrics=("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
