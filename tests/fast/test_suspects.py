@@ -439,6 +439,9 @@ WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
 CHANGES = {"train": {"changes": ["reads"]}}
 CALLBACK = "trainer/callbacks/ModelCheckpoint/state/best_model_score"  # no optimizer has it
 SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
+LATE = CauseFacts(
+    suspects=[suspect("model.slope", owner="Line"), suspect("model.grads", "container", None, owner="Line")]
+)
 BY_VARIABLES = [
     (left("lr", stored=True), "variable", "run.vars.lr wherever the loop says lr"),
     (left("main:lr", stored=True), "variable", "run.vars.lr"),
@@ -468,6 +471,7 @@ BY_VARIABLES = [
     (CauseFacts(iterators=("batches",)), "position", "batches, an iterator whose place is not restored"),
     (left("bar.loss", owner="Bar")._replace(iterators=("trainer.dl",)), "position", "Also (attributes): the resume"),
     (left("model.weight", owner="Linear", frozen=True), "immutable", "model = tree.value"),
+    (LATE, "attributes", 'Fields(model, "slope"))). A start has no model.grads'),
 ]
 UNREAD_POP = {"pop": "holdfast.register(Individual, encode, decode)"}
 BY_LEAVES = [

@@ -145,7 +145,12 @@ def _changed(suspect: Suspect) -> str:
 def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
     whole: dict[str, Fix] = {}
     fields: dict[str, list[str]] = {}
+    late = [each.name for each in found if each.now is None and each.about.owner]
+    if len(late) == len(found):
+        late = []  # there is no other line
     for suspect in found:
+        if suspect.name in late:
+            continue
         owner = _name_as_code(suspect.owner)
         row = _name_as_code(suspect.owner).rpartition("[")[0] if suspect.about.renewed else ""
         if "." in row:  # the list is kept, since its members are other objects by now
@@ -172,6 +177,8 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
         )
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
+    if late:
+        why += f". A start has no {', '.join(late)}: what needs it wants a first value before Run"
     return AdviceLine(
         f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes)
     )
