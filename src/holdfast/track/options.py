@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from ..errors import UsageError
 from ..legible import printable
 from ..provenance import redact
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class WandB(msgspec.Struct, frozen=True, tag=True):
@@ -24,7 +26,7 @@ class WandB(msgspec.Struct, frozen=True, tag=True):
         mode: "online" or "offline"; by default what WANDB_MODE says.
     """
 
-    project: str
+    project: _Text
     name: str | None = None
     entity: str | None = None
     mode: Literal["online", "offline"] | None = None
@@ -52,7 +54,7 @@ class MLflow(msgspec.Struct, frozen=True, tag=True):
         name: of the run there; by default the name of the run's directory.
     """
 
-    experiment: str
+    experiment: _Text
     tracking_uri: str | None = None
     name: str | None = None
 
