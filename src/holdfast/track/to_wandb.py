@@ -27,12 +27,12 @@ class WandBRun:
 
     def __init__(self, options: WandB, folder: Path, params: Mapping[str, Any]) -> None:
         self._options, self._folder, self._params = options, folder, params
-        self._read: dict[Path, tuple[int, int]] = {}  # of each file: bytes, and the last step
 
     def begin(self, cursor: Cursor) -> int | None:
         import wandb
 
         self._key = cursor.key
+        self._read: dict[Path, tuple[int, int]] = {}  # of each file: bytes, and the last step
         if self._files():
             time.sleep(SETTLED_S)
         self._run = wandb.init(
