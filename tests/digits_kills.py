@@ -70,7 +70,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "commit": (disk, "rename_new"),
     "links for users": (CheckpointWriter, "update_links"),
     "journal": (Saver, "_journal_save"),
-    "readback": (pruning, "verify"),
+    "readback": (pruning, "read_back"),
     "prune": (pruning, "discard"),
     "end": (finish, "finish_run"),
 }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 BEGAN_S = 1_700_000_000.0
 STEP_S, IMPORTS_S, RESTORE_S, COMPILE_S, STALL_S, STOP_S = 2.0, 9.0, 3.0, 6.0, 0.5, 1.5
+EPOCH, EVALUATION_S = 40, 7.0
 ENDS = ("killed", "SIGTERM", "error", "hang", "time limit")
 
 
@@ -89,6 +90,9 @@ class History:
             if step == first + 1:
                 write("first_step", step, process_s=self.now_s - began_s)
             write("metrics", step, epoch=0, values={"loss": 1 / step})
+            if step % EPOCH == 0 and step < until:
+                self._pass("evaluation", EVALUATION_S * draw.uniform(0.5, 2))
+                lines.append(line(self.now_s + self.off_s, "metrics", step=step, phase="end", values={"accuracy": 0.5}))
             if step % 10 == 0 and step < until:
                 self._save(write, step, "due")
                 unsaved.clear()
@@ -107,7 +111,7 @@ class History:
         if end == "hang":
             self._pass("hang", 900.0)
         if end in {"SIGTERM", "time limit", "done"}:
-            self._pass("stop", STOP_S)
+            self._pass("training", STEP_S)
             self._save(write, step, "the end" if end == "done" else "SIGTERM", category="stop")
             write("end" if end == "done" else "stop", step, **({} if end == "done" else {"reason": "SIGTERM"}))
             self._pass("stop", STOP_S)

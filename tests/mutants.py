@@ -55,8 +55,8 @@ EQUIVALENT = {
     "make_durable: files[(Path(place) / name).relative_to(path).as_posix()] = _file_entry(Path(place) / name, kind)"
     " before disk.sync_file(Path(place) / name)": "the digest is of the same bytes before and after they are flushed",
     "publish: disk.sync_dir(attempt.room) before disk.sync_dir(target.parent)": "save has not returned before both",
-    "write: writing.enable_direct(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
-    "enable_direct: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
+    "write: writing.start_direct_writes(THREADS) before _preallocate(descriptor, size, path)": _ALONE,
+    "start_direct_writes: _set_direct(self._descriptor, wanted=True) before self._direct = True": _ALONE,
     "_submit_write: offset, self._end = (self._end, self._end + data.nbytes) before self._before_each()": _ALONE,
 }
 

@@ -77,7 +77,7 @@ def write(
     try:
         if size >= DIRECT_BYTES:
             _preallocate(descriptor, size, path)
-            writing.enable_direct(THREADS)
+            writing.start_direct_writes(THREADS)
         for run in runs:
             writing.add(run)
         writing.finish()
@@ -106,7 +106,7 @@ class _FileWrite:
         self._chunk, self._filled = memoryview(b""), 0
         self._made, self._unused = 0, deque[memoryview]()  # chunks of our own, page-aligned
 
-    def enable_direct(self, threads: int) -> None:
+    def start_direct_writes(self, threads: int) -> None:
         """Write whole pages past the page cache from here on;
         if there are no threads, one request after the other.
         """

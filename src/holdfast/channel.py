@@ -29,7 +29,7 @@ class Channel(Protocol):
         ...
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class RankMessage(msgspec.Struct, frozen=True, array_like=True):
     """A message of a rank, and the point in its program at which it was sent."""
 
     topic: str
@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     place: str = ""  # in the program; shown in error messages
 
 
-_MESSAGES = msgspec.msgpack.Decoder(Message)  # made here for the reason that `format` has
+_MESSAGES = msgspec.msgpack.Decoder(RankMessage)  # made here for the reason that `format` has
 
 
 class NoChannel:
@@ -56,7 +56,7 @@ class NoChannel:
         return self
 
 
-def send(channel: Channel, key: str, message: Message) -> None:
+def send(channel: Channel, key: str, message: RankMessage) -> None:
     """Store `message` under `key` in pieces.
 
     The first piece holds the number of the others and is written last, so that readers see all or
@@ -69,7 +69,7 @@ def send(channel: Channel, key: str, message: Message) -> None:
     channel.put(key, len(rest).to_bytes(4, "little") + data[:MOST_BYTES])
 
 
-def receive(channel: Channel, key: str, first: bytes) -> Message:
+def receive(channel: Channel, key: str, first: bytes) -> RankMessage:
     """Return the message under `key`, whose first piece is `first`."""
     more = range(1, int.from_bytes(first[:4], "little") + 1)
     # stored before the first piece
@@ -85,7 +85,7 @@ def discard(channel: Channel, key: str) -> None:
     channel.drop(key)
 
 
-def poll_intervals(until: float, world: int = 1) -> Iterator[float]:
+def sleep_between_polls(until: float, world: int = 1) -> Iterator[float]:
     """Sleep between polls for a message of another of `world` ranks, until the time limit; yield
     the seconds so far.
 

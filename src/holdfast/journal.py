@@ -30,7 +30,7 @@ _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics recorded after the loop bel
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 
-class _Any(msgspec.Struct, kw_only=True):
+class _EventFields(msgspec.Struct, kw_only=True):
     """The fields that a line of any kind has."""
 
     event: str
@@ -39,27 +39,27 @@ class _Any(msgspec.Struct, kw_only=True):
     phase: Literal["step", "end", "exit"] = "step"
 
 
-class _Metrics(_Any, kw_only=True):
+class _Metrics(_EventFields, kw_only=True):
     step: _Count
     epoch: _Count | None = None
     values: dict[str, float | Literal["nan", "inf", "-inf"]]
 
 
-class _Saved(_Any, kw_only=True):
+class _Saved(_EventFields, kw_only=True):
     step: _Count
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     save_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
-class _Digests(_Any, kw_only=True):
+class _Digests(_EventFields, kw_only=True):
     step: _Count
     time: float
     leaves: dict[str, str]
 
 
-_KINDS: dict[str, type[_Any]] = {"metrics": _Metrics, "saved": _Saved, "digests": _Digests}
+_KINDS: dict[str, type[_EventFields]] = {"metrics": _Metrics, "saved": _Saved, "digests": _Digests}
 for _kind in (
-    _Any,
+    _EventFields,
     *_KINDS.values(),
 ):  # here, where only one thread is: the first use of a type by two can crash msgspec
     msgspec.json.Decoder(_kind)
@@ -298,7 +298,7 @@ def _split(data: bytes) -> list[bytes]:
 def _event(line: bytes) -> Event | None:
     try:
         event = msgspec.json.decode(line)
-        msgspec.convert(event, _KINDS.get(event["event"], _Any))
+        msgspec.convert(event, _KINDS.get(event["event"], _EventFields))
     except (
         *legible.UNREADABLE,
         OverflowError,

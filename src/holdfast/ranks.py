@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from . import errors
-from .channel import Channel, Message, NoChannel, discard, poll_intervals, receive, send
+from .channel import Channel, NoChannel, RankMessage, discard, receive, send, sleep_between_polls
 from .errors import RanksError
 from .legible import legible
 
@@ -174,7 +174,7 @@ class Ranks:
         key = self._next_key()
         if self.rank:
             return self._received_from(key, topic, 0, time.monotonic())
-        send(self._channel, key, Message(topic, value, self.place()))
+        send(self._channel, key, RankMessage(topic, value, self.place()))
         self._old.append(key)
         return value
 
@@ -189,7 +189,7 @@ class Ranks:
         """
         key = self._next_key()
         if self.rank:
-            send(self._channel, f"{key}/{self.rank}", Message(topic, value, self.place()))
+            send(self._channel, f"{key}/{self.rank}", RankMessage(topic, value, self.place()))
             return []
         began = time.monotonic()
         found = [value]
@@ -322,14 +322,14 @@ class Ranks:
             )
         return message.value
 
-    def _await_message(self, key: str, topic: str, until: float) -> Message | None:
+    def _await_message(self, key: str, topic: str, until: float) -> RankMessage | None:
         """Return the message under `key` as soon as it is there; None after the time limit.
 
         Raises:
             RanksError: a rank has left.
         """
         asked_s, left = 0.0, None
-        for waited_s in poll_intervals(until, self.world):
+        for waited_s in sleep_between_polls(until, self.world):
             if waited_s - asked_s >= LEFT_S:
                 asked_s, left = waited_s, self._channel.get(_LEFT)
             # after checking who left: a rank may leave right after its last message

@@ -52,7 +52,7 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (Lammps, "lmp -in in.absent", SCRIPT, "in.absent: No such file or directory"),
     (Lammps, LMP, "run 5", "in.x: writes no checkpoints; add a line such as `restart 1000 ck.a ck.b`"),
     (Lammps, LMP, "restart 0\nrun 5", "writes no checkpoints"),
-    (Lammps, LMP, "restart 5 a b", "cannot go on from a checkpoint; let it begin with: if "),
+    (Lammps, LMP, "restart 5 a b", "cannot go on from a checkpoint; let it begin with this line"),
     (Lammps, LMP, SCRIPT + "restart 5 ck.%", "restart files in parts"),
     (Dmtcp, "true", "", "there is no dmtcp_launch on PATH"),
     (Criu, "true", "", "there is no criu on PATH"),

@@ -93,7 +93,11 @@ def test_a_mistake_ends_the_command_with_2(tmp_path, monkeypatch):
     for name, command, line in (
         ("app.toml", ["true"], "app.toml: Object missing required field `start`"),
         ("absent.toml", ["true"], "absent.toml: No such file or directory"),
-        ("gromax", ["true"], "--app gromax: there is gromacs, lammps, dmtcp, criu, or a file whose name ends in .toml"),
+        (
+            "gromax",
+            ["true"],
+            "--app gromax: not known; say gromacs, lammps, dmtcp, criu, or name a file that ends in .toml",
+        ),
         ("whole.toml", ["true"], "`start` has no {command} to take it"),
         *((name, [], "Missing argument 'COMMAND...'; see") for name in ("gromacs", "lammps", "dmtcp", "criu")),
     ):

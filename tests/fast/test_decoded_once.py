@@ -161,7 +161,7 @@ def test_a_list_that_is_damaged_after_an_early_read_is_found_before_older_checkp
             if world == 1:
                 store.prune(Last(1))
             else:
-                pruning.verify(store.claim(), [Checkpoint(checkpoint.path, rank=ranks.rank)], store.sharing)
+                pruning.read_back(store.claim(), [Checkpoint(checkpoint.path, rank=ranks.rank)], store.sharing)
 
     outcomes = everywhere(world, work)
     assert isinstance(outcomes[world - 1], Damaged)

@@ -21,7 +21,7 @@ from holdfast.drill import compare, kill, report, table
 from holdfast.drill.aim import KillSchedule, classify_end
 from holdfast.drill.attempts import proven_places
 from holdfast.drill.evidence import MetricLine, RunTrace, StateRecord
-from holdfast.drill.kill import ChildExit, ChildTree, DeliveredKill, JournalFollower
+from holdfast.drill.kill import ChildExit, ChildTree, JournalFollower, SentSignal
 from holdfast.drill.places import SafePointSequence
 from holdfast.drill.plan import DAMAGE, DrillOptions, RunPace, measure_pace, plan_kills
 from holdfast.drill.report import DrillAttempt, DrillReport
@@ -239,7 +239,7 @@ def test_an_end_means_done_again_or_a_failure_of_the_command_itself():
         exit_status, name, last, meaning, *_ = re.split(r"\s{2,}", row.strip())
         event, _, reason = last.partition(": ")
         log = Log(1, Path(), [{"event": "begin"}, {"event": event, "reason": reason}])
-        fired = None if name == "-" else DeliveredKill(name, None)
+        fired = None if name == "-" else SentSignal(name, None)
         assert meaning == classify_end(ChildExit(int(exit_status), fired, "", 1.0), log), row
 
 

@@ -9,7 +9,7 @@ from test_drill import is_gone, planned, until
 from holdfast.drill import compare, output
 from holdfast.drill.attempts import attempts_of, proven_places
 from holdfast.drill.evidence import RunTrace, SafePoint, StateRecord, generator_of
-from holdfast.drill.kill import ChildTree, DeliveredKill
+from holdfast.drill.kill import ChildTree, SentSignal
 from holdfast.journal import Log
 
 LAUNCHER = """
@@ -63,7 +63,7 @@ def a_log(attempt, restored, reached):
 
 def test_the_attempts_that_a_launcher_makes_in_one_start_are_told_apart():
     """Each has its own strike; the one after it proves the kill."""
-    made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: DeliveredKill("RANK", "step-000000004")})
+    made = attempts_of([a_log(1, 0, 5), a_log(2, 4, 9)], {1: SentSignal("RANK", "step-000000004")})
     assert [SafePoint(4)] == proven_places(made, [SafePoint(4)])
     assert [("RANK", True), (None, False)] == [(each.signal, each.proven) for each in made]
     assert "step-000000004" == made[0].in_save

@@ -57,7 +57,7 @@ def test_who_waits_long_asks_seldom_and_hears_soon(monkeypatch, world, most_s, m
     now, times = [100.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
     monkeypatch.setattr(room, "time", clock)
-    for waited_s in room.poll_intervals(700.0, world):
+    for waited_s in room.sleep_between_polls(700.0, world):
         assert waited_s == pytest.approx(now[0] - 100.0)
         times.append(waited_s)
     assert [0.0, 600.0] == [times[0], pytest.approx(times[-1])]

@@ -43,7 +43,7 @@ def until_chosen(path, **options):
         for _ in run.steps():
             toy.learn()
             time.sleep(0.001)
-            if run._session.saves.pace.chosen is not None:
+            if run._session.saves.schedule.pace.chosen is not None:
                 run._session.stop.receive_from_rank("SIGTERM")
 
 
@@ -153,10 +153,10 @@ def test_rank_0_decides_for_all(tmp_path, monkeypatch):
 
     def before(run):
         time.sleep(0.002)
-        if run._session.ranks.rank == 0 and run._session.saves.pace.chosen is not None:
+        if run._session.ranks.rank == 0 and run._session.saves.schedule.pace.chosen is not None:
             until[0] = True
         if run._session.ranks.rank:
-            assert run._session.saves.pace is None
+            assert run._session.saves.schedule.pace is None
 
     work = among_threads(monkeypatch)
     done = work(2, lambda rank: train(tmp_path, rank, steps=400, before=before, every=Auto(interrupted_hours=0.001)))

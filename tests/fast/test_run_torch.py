@@ -162,7 +162,7 @@ def test_weights_are_read_without_a_run(tmp_path):
     model = objects()["model"]
     load_into(model, Store(tmp_path)[2].path)
     assert torch.equal(steps[2], model[0].weight)
-    with pytest.raises(UsageError, match="reads into a model, not into a AdamW"):
+    with pytest.raises(UsageError, match="the model is a AdamW; give a torch module"):
         load_into(state["optimizer"], tmp_path)
     with pytest.raises(Mismatch, match="strict=False reads what fits"):
         load_into(torch.nn.Linear(1, 1), tmp_path)

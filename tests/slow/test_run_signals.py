@@ -459,7 +459,7 @@ STRUCK = """
                 run.save()
             if step == 2:
                 run.wait()
-                pruning.verify = pruning.discard = struck
+                pruning.read_back = pruning.discard = struck
                 if asked == "asked":
                     run.save()
                 send("TERM")

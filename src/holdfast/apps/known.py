@@ -38,8 +38,8 @@ def adapter_for(app: str | None, work: Path, room: Path) -> Program:
     if is_file(app):
         return AppFile(read(Path(app)), work, room)
     raise UsageError(
-        f"--app {app}: there is {', '.join(APPS)}, "
-        "or a file whose name ends in .toml (docs/apps.md)"
+        f"--app {app}: not known; say {', '.join(APPS)}, "
+        "or name a file that ends in .toml (docs/apps.md)"
     )
 
 

@@ -121,7 +121,8 @@ class Lammps:
             )
         if not re.search(r"\bvariable,\s*rst\b|\$\{rst\}", self._text):
             raise UsageError(
-                f"{script}: cannot go on from a checkpoint; let it begin with: {WITHOUT_RST}"
+                f"{script}: does not use ${{rst}}, so it cannot go on from a checkpoint; let it "
+                f"begin with this line, your own set-up for read_data start.data: {WITHOUT_RST}"
             )
         self._log = self._work / (log or "log.lammps")
 

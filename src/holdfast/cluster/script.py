@@ -192,7 +192,8 @@ def _staging_lines(order: JobRequest) -> Iterator[str]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise UsageError(
-            f"--stage: two of them are called {twice}, and both would be $SLURM_TMPDIR/{twice}"
+            f"--stage: two of them are called {twice}, and both would be $SLURM_TMPDIR/{twice}; "
+            "rename one, or stage the folder above both"
         )
     yield (
         "# Copies $1 to the node's own disk, "

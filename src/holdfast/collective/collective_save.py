@@ -17,7 +17,7 @@ from ..store.committing import CheckpointWriter, ManifestFields
 from ..store.format import CheckpointName
 from ..store.pruning import DamagedBefore, DamagedSince, PruningPlan
 from ..store.shards import SaveAbandoned, StagedState
-from ..store.sharing import UnchangedLeaves
+from ..store.sharing import ReusableLeaves
 from ..store.store import SaveHooks
 from .division import DECISIONS, SHEETS, RankState, WritePlan, assign_leaves, find_duplicate_pieces
 from .rank_share import SEALS, RankShare, WrittenShare, commit_parts, seal_part
@@ -96,12 +96,12 @@ class CollectiveSave:
         self.share.note_committed(self.owner.index.checkpoint(self.name).path, created, done[0])
         return not_finite
 
-    def _plan_writes(self, staged: StagedState) -> tuple[WritePlan, UnchangedLeaves]:
+    def _plan_writes(self, staged: StagedState) -> tuple[WritePlan, ReusableLeaves]:
         """Decide which rank writes which leaves.
         Return this rank's plan, and which of its leaves did not change.
         """
         mine: list[RankState] = []
-        found: list[UnchangedLeaves] = []
+        found: list[ReusableLeaves] = []
 
         def look() -> bytes:
             if self.ranks.leads:
@@ -164,10 +164,10 @@ class CollectiveSave:
         def read_back() -> bytes:
             wait_until_visible(checkpoint.path, is_checkpoint)
             mine = owner.index.checkpoint_at(checkpoint.path, rank=self.ranks.rank)
-            pruning.verify(attempt, [mine], owner.sharing, doomed=doomed)
+            pruning.read_back(attempt, [mine], owner.sharing, doomed=doomed)
             others = [each for each in plans[0].needed if each.path != checkpoint.path]
-            pruning.verify(attempt, others, owner.sharing)
-            pruning.verify_finite(attempt, plans[0].finite, owner.sharing)
+            pruning.read_back(attempt, others, owner.sharing)
+            pruning.read_back_finite(attempt, plans[0].finite, owner.sharing)
             return b""
 
         def discard(_: list[bytes]) -> bytes:

@@ -23,7 +23,7 @@ from ..store.format import CheckpointName, FileEntry, LeafEntry, Manifest, PartE
 from ..store.lineage import LinkedShard, samples_of
 from ..store.parts import Part, own_key
 from ..store.shards import Shard, StagedState, StaleLink
-from ..store.sharing import FileLinker, UnchangedLeaves
+from ..store.sharing import FileLinker, ReusableLeaves
 from ..threads import Hook, nothing
 from .division import RankState, WritePlan
 
@@ -69,7 +69,7 @@ class RankShare:
             mine, taken=self._passing, prefix=parts.shard_prefix(self._rank)
         ) + shards.layout(rest)
 
-    def find_unchanged(self, mine: RankState, parent: str | None) -> UnchangedLeaves:
+    def find_unchanged(self, mine: RankState, parent: str | None) -> ReusableLeaves:
         """Find the leaves that this rank wrote for the checkpoint `parent` and that have not
         changed since.
         """
@@ -85,7 +85,7 @@ class RankShare:
         partial: Path,
         plan: WritePlan,
         staged: StagedState,
-        unchanged: UnchangedLeaves,
+        unchanged: ReusableLeaves,
         before_each: Hook,
     ) -> WrittenShare:
         """Write all shards, but not the part.
@@ -123,7 +123,7 @@ class RankShare:
         attempt: Attempt,
         partial: Path,
         plan: WritePlan,
-        unchanged: UnchangedLeaves,
+        unchanged: ReusableLeaves,
         before_each: Hook,
     ) -> list[LinkedShard]:
         """Link the unchanged files; return those that were linked: none if a file is damaged."""

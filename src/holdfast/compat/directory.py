@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from .. import disk, scan, terminal
-from ..channel import poll_intervals
+from ..channel import sleep_between_polls
 from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
 from ..run.settings import ranks_timeout_s
@@ -220,7 +220,7 @@ class AtomicDirectory:
         if self._ranks.alone:  # another process may save meanwhile
             return
         with self._ranks.together(f"look for {what}"):
-            for _ in poll_intervals(time.monotonic() + min(SEEN_S, self._ranks.timeout_s / 2)):
+            for _ in sleep_between_polls(time.monotonic() + min(SEEN_S, self._ranks.timeout_s / 2)):
                 with suppress(FileNotFoundError):
                     if look():
                         return

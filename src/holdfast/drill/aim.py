@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
-from .kill import ChildExit, DeliveredKill, JournalFollower, exit_codes_of_signal
+from .kill import ChildExit, JournalFollower, SentSignal, exit_codes_of_signal
 from .places import LAST, SafePointSequence
 from .plan import RANK, DrillOptions, Kill, RunPace, plan_kills
 
@@ -81,7 +81,7 @@ class KillSchedule:
         )
         self.wanted = min(self.wanted, len(self.course.places) - len(self._without))
 
-    def note_delivered(self, strikes: Iterable[DeliveredKill]) -> None:
+    def note_delivered(self, strikes: Iterable[SentSignal]) -> None:
         """Note the delivered kills. The damage that is planned for each of them becomes due,
         once.
         """

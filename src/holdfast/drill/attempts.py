@@ -10,21 +10,21 @@ from itertools import pairwise
 from ..errors import ChildError
 from ..journal import Event, Log
 from .evidence import SafePoint
-from .kill import DeliveredKill
+from .kill import SentSignal
 from .report import DrillAttempt
 from .safepoint import place_of
 
 MOST_IDLE = 3  # attempts in a row without progress, none of them interrupted
 
 
-def attempts_of(logs: Sequence[Log], strikes: Mapping[int, DeliveredKill]) -> list[DrillAttempt]:
+def attempts_of(logs: Sequence[Log], strikes: Mapping[int, SentSignal]) -> list[DrillAttempt]:
     """Return the attempts of one start;
     a launcher may begin another itself after it has lost a rank.
     """
     return [_attempt(log, strikes.get(log.attempt)) for log in logs]
 
 
-def _attempt(log: Log, strike: DeliveredKill | None) -> DrillAttempt:
+def _attempt(log: Log, strike: SentSignal | None) -> DrillAttempt:
     restored: Event = next((event for event in log.events if event["event"] == "restored"), {})
     last = log.events[-1] if log.closed else {}
     places = [

@@ -37,7 +37,7 @@ TAIL_BYTES = 1 << 16
 PRINTED_BYTES = 64 << 20  # of one start; later output is not compared
 
 
-class DeliveredKill(NamedTuple):
+class SentSignal(NamedTuple):
     """A signal that was sent to the command."""
 
     signal: str
@@ -49,11 +49,11 @@ class ChildExit(NamedTuple):
     """How one start of the command ended."""
 
     exit: int  # in subprocess's notation: -9 for SIGKILL
-    fired: DeliveredKill | None
+    fired: SentSignal | None
     tail: str
     took_s: float
     # by attempt: a launcher that lost a rank may begin another attempt itself
-    strikes: Mapping[int, DeliveredKill] = {}
+    strikes: Mapping[int, SentSignal] = {}
     printed: str = ""  # to standard output, with the marks of safe points
 
 
@@ -232,7 +232,7 @@ def run_command(
     Raises:
         ChildError: it did not end in time; it was killed.
     """
-    began, strikes = time.monotonic(), dict[int, DeliveredKill]()
+    began, strikes = time.monotonic(), dict[int, SentSignal]()
     with ChildTree(command, environment) as child, closing(JournalFollower(root, after)) as view:
         while not child.ended():
             if view.attempt in strikes and view.has_later_attempt():
@@ -281,7 +281,7 @@ def is_kill_due(kill: Kill, view: JournalFollower) -> bool:
     )
 
 
-def _deliver_kill(child: ChildTree, view: JournalFollower, kill: Kill) -> DeliveredKill | None:
+def _deliver_kill(child: ChildTree, view: JournalFollower, kill: Kill) -> SentSignal | None:
     """Interrupt the child; return None, and do nothing, if it has already ended."""
     until = time.monotonic() + kill.delay_s
     while not child.ended() and (left := until - time.monotonic()) > 0:
@@ -291,12 +291,12 @@ def _deliver_kill(child: ChildTree, view: JournalFollower, kill: Kill) -> Delive
     saving = view.checkpoint_being_saved()
     if kill.signal == RANK:
         child.lose_rank(kill.which)
-        return DeliveredKill(RANK, saving, kill.damage)
+        return SentSignal(RANK, saving, kill.damage)
     child.interrupt(kill.signal)
     if kill.signal == "KILL":
         child.finish()
         saving = view.checkpoint_being_saved()  # the partial files prove that a save was killed
-    return DeliveredKill(kill.signal, saving, kill.damage)
+    return SentSignal(kill.signal, saving, kill.damage)
 
 
 def exit_codes_of_signal(name: str) -> tuple[int, int]:

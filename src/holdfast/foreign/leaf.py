@@ -124,7 +124,8 @@ class ForeignLeaf:
         """
         if self.size_bytes > _memory_bytes():
             raise StoreError(
-                f"leaf {self.key!r}: {self.size_bytes >> 20} MiB, more than this machine's memory"
+                f"{self.path}: leaf {self.key!r} needs {self.size_bytes >> 20} MiB, more than this "
+                "machine's memory; read it on a machine with more"
             )
         if lacking := self.why_too_short():
             raise Damaged(f"{self.path}: leaf {self.key!r}: {lacking}")

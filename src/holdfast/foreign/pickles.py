@@ -83,7 +83,9 @@ def read(file: BinaryIO, where: object) -> Any:
 
 
 class _PickleMachine:
-    """The stack and the memo, as `pickle` describes them."""
+    """Interprets a pickle's opcodes as data and calls nothing. Its stack and memo are those that
+    `pickletools` describes.
+    """
 
     def __init__(self) -> None:
         self._stack: list[Any] = []

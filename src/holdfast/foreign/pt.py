@@ -88,7 +88,10 @@ def _top_folder(archive: ZipMembers) -> str:
     top = min(found, key=len)
     order = f"{top}byteorder"
     if order in archive.members and archive.read(order) != b"little":
-        raise StoreError(f"{archive.region.path}: written on a big-endian machine; not read")
+        raise StoreError(
+            f"{archive.region.path}: written on a big-endian machine, "
+            "which is not read; save it again on a little-endian one"
+        )
     return top
 
 

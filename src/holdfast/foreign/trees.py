@@ -209,5 +209,5 @@ class TreeBuilder:
 
 
 def custom_node(kind: str, inner: Any) -> Any:
-    """Return a node for a value that only the code of another program could make."""
+    """Return a tree node for an object whose class is not loaded: its kind, and what it holds."""
     return {"custom": [kind, inner]}

@@ -104,8 +104,9 @@ def select_tensors(checkpoint: Checkpoint, part: str | None) -> SelectedTensors:
     )
     if not found.tensors:
         raise UsageError(
-            f"{checkpoint.path}: it holds no tensor; "
-            "files that a program wrote can be copied as they are"
+            f"{checkpoint.path}: holds no tensor; copy the files of a program with cp"
+            if part is None
+            else f"{checkpoint.path}: part {part!r} holds no tensor; name another, or say --all"
         )
     return found
 

@@ -94,9 +94,9 @@ def source_of(iterator: Any, seed: int) -> BatchSource:
 
         return ArraysOfTensorFlow(adapter, seed)
     if isinstance(adapter, TFDatasetAdapter):
-        from .tfdata import PipelineBatches
+        from .tfdata import TfDataBatches
 
-        return PipelineBatches(iterator)
+        return TfDataBatches(iterator)
     if isinstance(adapter, PyDatasetAdapter):
         return IndexedBatches(adapter, seed)
     if isinstance(adapter, TorchDataLoaderAdapter):

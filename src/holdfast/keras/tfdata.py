@@ -56,7 +56,7 @@ def _gather_batch(places: Any, inputs: Any) -> Any:
     return tree.traverse(one, inputs)
 
 
-class PipelineBatches(BatchSource):
+class TfDataBatches(BatchSource):
     """Batches of a tf.data pipeline. TensorFlow saves its iterator's position: buffers of
     shuffle(), seeds, numbers of passes.
     """

@@ -71,7 +71,7 @@ def local_checkpoint(script: BatchScript) -> Iterator[Fault]:
         return
     known = script.known_variables
     exported = [known[name] for name in known if re.search(r"CKPT|CHECKPOINT", name)]
-    named = [*_save_paths(chief), *exported]
+    named = [*_output_option_values(chief), *exported]
     place = next((each for each in named if _LOCAL.match(fill_variables(each, known))), None)
     copies = [
         each for each in script.all_commands if each.words[0] in _COPIES and each.line != chief.line
@@ -139,11 +139,11 @@ def shared_run(script: BatchScript) -> Iterator[Fault]:
         for each in script.commands_as_run
         if work.is_work(each) and each.background and not each.loop
     ]
-    places = [place for each in several for place in _save_paths(each)]
+    places = [place for each in several for place in _output_option_values(each)]
     twice = next((place for place in places if places.count(place) > 1), None)
     alone = None
     if chief is not None and script.array_option is not None and not script.chain_option:
-        named = [*_save_paths(chief), *_overwritten_files(script, chief)]
+        named = [*_output_option_values(chief), *_overwritten_files(script, chief)]
         alone = next(
             (place for place in named if "$" not in fill_variables(place, script.known_variables)),
             None,
@@ -185,7 +185,7 @@ def unguarded_cd(script: BatchScript) -> Iterator[Fault]:
         previous = command if unsure and len(command.words) > 1 and not command.joined else None
 
 
-def _save_paths(command: ShellCommand) -> list[str]:
+def _output_option_values(command: ShellCommand) -> list[str]:
     """The values of the options that say where a program saves."""
     words = program_words(command)
     found = []

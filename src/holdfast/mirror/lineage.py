@@ -30,7 +30,7 @@ class HeldCheckpoint(NamedTuple):
     digest: str  # of its manifest
 
 
-class PlaceCopy(NamedTuple):
+class CheckpointCopy(NamedTuple):
     """A copy of this run's lineage at a place."""
 
     attempt: int  # in whose folder it lies

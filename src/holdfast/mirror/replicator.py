@@ -34,7 +34,7 @@ from ..store.attempt import is_checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from . import waiting
 from .backends import open_place
-from .lineage import PlaceCopy
+from .lineage import CheckpointCopy
 from .place import Full, NotKept, Refused, Silent, redact_error, redact_url
 from .protocol import Event, Kind, WorkerOrder
 from .records import NO_MANIFEST, Foreign, Later, PlaceState, ResumeOrigin, Taken
@@ -86,7 +86,7 @@ class Replicator:
         self._origin: ResumeOrigin | None = None  # None: the run's state is not restored yet
         # copies and incomplete copies of this run's lineage
         self._ours: set[tuple[int, str]] = set()
-        self._there: dict[str, PlaceCopy] = {}
+        self._there: dict[str, CheckpointCopy] = {}
         self._verified: set[str] = set()  # copies that this attempt has made
         self._damaged: set[str] = set()  # local checkpoints
         # files of copies that were not completed may lie there
@@ -184,7 +184,7 @@ class Replicator:
         mine = self._claim["attempt"]
         copies = [copy for copy in seen.copies if (copy.attempt, copy.name) in self._ours]
         halves = {(rest.attempt, rest.name) for rest in seen.rests if rest.why == NO_MANIFEST}
-        self._there = {copy.name: PlaceCopy(copy.attempt, copy.facts()) for copy in copies}
+        self._there = {copy.name: CheckpointCopy(copy.attempt, copy.facts()) for copy in copies}
         # a manifest is written last
         self._verified = {copy.name for copy in copies if copy.attempt == mine}
         self._litter = {half for half in halves if half in self._ours or half[0] == mine}
@@ -315,7 +315,7 @@ class Replicator:
 
     def _report_copied(self, mine: int, name: str) -> None:
         facts = next(facts for facts in self._local if facts.name == name)
-        self._there[name] = PlaceCopy(mine, facts)
+        self._there[name] = CheckpointCopy(mine, facts)
         self._verified.add(name)
         self._litter.discard((mine, name))
         self._copies += 1

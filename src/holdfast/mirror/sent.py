@@ -46,8 +46,8 @@ class PlaceWithoutChecksums:
 
     @contextmanager
     def translating_errors(self, sent: UploadPieces | None = None) -> Iterator[None]:
-        """Turn a library's errors into those of a place.
-        An error of the bytes' source is raised unchanged.
+        """Raise the errors of a storage library as errors of the mirror. An error in reading the
+        bytes that are sent is raised unchanged.
         """
         try:
             yield

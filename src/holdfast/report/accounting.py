@@ -23,7 +23,7 @@ CATEGORIES = {
     "restore": ("claims the run and reads its checkpoint", "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"),
     "redone": ("training that a later start did again", "WASTED_PROGRESS_FROM_DISRUPTION"),
     "save": ("the loop waits for a save", "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
-    "evaluation": ("evaluation, where the run names it", "CUSTOM_BADPUT_EVENTS"),
+    "evaluation": ("from an epoch's last step to its end", "CUSTOM_BADPUT_EVENTS"),
     "training": ("training that counts", "TOTAL_PRODUCTIVE"),
     "queue": ("waits for the scheduler", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"),
     "idle": ("nobody has started it again yet", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"),

@@ -40,6 +40,14 @@ class SupervisedStart(NamedTuple):
     ended_s: float | None  # the same by the clock on the wall
     hung: bool
 
+    @property
+    def jumped_s(self) -> float:
+        """So much the clock on the wall went forward while it ran; less than 0: back."""
+        if self.took_s is None or self.ended_s is None:
+            return 0.0
+        ahead_s = self.ended_s - self.began_s - self.took_s
+        return ahead_s if abs(ahead_s) > max(2.0, 0.02 * self.took_s) else 0.0
+
 
 class StartTimes(msgspec.Struct, kw_only=True):
     """When one start of a program did what: seconds since its process began; None: not known."""
@@ -60,24 +68,30 @@ class StartTimes(msgspec.Struct, kw_only=True):
     stopping: float | None = None  # from here on it saved for the last time and ended
     ended: float = 0.0
     host: str = ""
-    jumped_s: float = 0.0  # so much the clock went back while it ran; less than 0: forward
+    jumped_s: float = 0.0  # so much the clock went forward while it ran; less than 0: back
     unseen_s: float = 0.0  # so long after `ended` it may have worked, without a line that tells
     hung_from: float | None = None
     saves: list[tuple[float, float]] = []  # when each began, and how long the loop waited
-    evaluations: list[tuple[float, float]] = []
+    evaluations: list[tuple[float, float]] = []  # likewise: from an epoch's last step to its end
     estimated: list[str] = []  # why its times are not exact
 
 
 class _Clock:
-    """Turns the times of one journal into seconds since its first line that never go back."""
+    """Turns the times of one journal into seconds since its first line that never go back.
 
-    def __init__(self, first_s: float) -> None:
-        self.first_s, self.now, self.went_back_s = first_s, 0.0, 0.0
+    `leap_s`: so much the clock went forward somewhere, according to a steady clock.
+    """
+
+    def __init__(self, first_s: float, leap_s: float) -> None:
+        self.first_s, self.now, self.went_back_s, self._leap_s = first_s, 0.0, 0.0, leap_s
 
     def __call__(self, time_s: float) -> float:
         shown = time_s - self.first_s + self.went_back_s
         if shown < self.now - JITTER_S:
             self.went_back_s += self.now - shown
+        elif self._leap_s and shown - self.now >= self._leap_s:
+            self.first_s, self._leap_s = self.first_s + self._leap_s, 0.0
+            shown = time_s - self.first_s + self.went_back_s
         self.now = max(self.now, shown)
         return self.now
 
@@ -197,16 +211,21 @@ def _read(
     if first is None:
         return times, None
     first_s = float(first["time"])
-    clock = _Clock(first_s)
+    clock = _Clock(first_s, 0.0 if ours is None else max(0.0, ours.jumped_s))
     before = first_s - ours.began_s if ours is not None else 0.0
     restored: Position | None = None
     kept, last_save, closed = 0.0, None, False
+    stepped: tuple[int, float] | None = None  # the newest line of a step, and when it was written
     for event in itertools.chain([first], events):
         now, kind, place = clock(float(event["time"])), event["event"], journal.position(event)
         seen(log, ceiling, place, event)
         if kind in PROGRESS:
             if restored is None:
                 continue
+            if place[1] and stepped is not None and stepped[0] == place[0]:
+                _note_evaluation(times, stepped[1], now)
+            elif not place[1]:
+                stepped = place[0], now
             times.last, times.moved = max(times.last, place), now
             if ceiling is None or place <= ceiling:
                 kept = now
@@ -227,8 +246,6 @@ def _read(
                 last_save = began
             if ceiling is not None and place <= ceiling:
                 kept = max(kept, began + waited)
-        elif kind == "evaluated":
-            times.evaluations.append((now - float(event["seconds"]), float(event["seconds"])))
         elif kind in AFTERWARDS:
             times.asked_again = now if kind in {"requeued", "submitted"} else times.asked_again
         elif kind in CLOSING:
@@ -246,6 +263,13 @@ def _read(
     _shift(times, before)
     _end(times, ours, closed=closed)
     return times, restored
+
+
+def _note_evaluation(times: StartTimes, began: float, ended: float) -> None:
+    """Note what an epoch did from its last step to the lines of its end; there may be several."""
+    if times.evaluations and times.evaluations[-1][0] == began:
+        times.evaluations.pop()
+    times.evaluations.append((began, ended - began))
 
 
 def _walk(log: Log) -> Iterator[Event]:
@@ -283,9 +307,9 @@ def _end(times: StartTimes, ours: SupervisedStart | None, *, closed: bool) -> No
     else:
         shown_s = (ours.ended_s or 0.0) - ours.began_s
         took_s = ours.took_s if ours.took_s is not None else shown_s
-        if ours.took_s is not None and abs(shown_s - took_s) > max(2.0, 0.02 * took_s):
+        if ours.jumped_s:
             times.estimated.append(JUMPED)
-            times.jumped_s = took_s - shown_s
+            times.jumped_s = ours.jumped_s
         times.ended = max(0.0, took_s)
         if ours.hung:
             times.hung_from = times.moved
@@ -308,7 +332,7 @@ def _put_in_order(found: Sequence[StartTimes]) -> None:
     """Let no start begin before the one before it has ended, whatever the clocks have shown."""
     shift_s = 0.0
     for earlier, later in itertools.pairwise(found):
-        shift_s += earlier.jumped_s if later.host == earlier.host else 0.0
+        shift_s -= earlier.jumped_s if later.host == earlier.host else 0.0
         later.began_s += shift_s
         over_s = earlier.began_s + earlier.ended - later.began_s
         if over_s > 0 and (later.began_s <= earlier.began_s or earlier.estimated):

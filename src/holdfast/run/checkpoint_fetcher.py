@@ -108,7 +108,7 @@ class CheckpointFetcher:
 
     def _fetch_from_nearest(self, found: RemoteCheckpoint) -> Checkpoint | None:
         """Fetch a checkpoint from the nearest place that has it whole; None: no place has."""
-        silent = ""
+        silent = without = ""
         self._rejected.add(str(found.name))
         for place, folder in found.at:
             try:
@@ -117,13 +117,14 @@ class CheckpointFetcher:
                 why = f"{found.name}: {prefix_with_place(self._shown[place], str(error))}"
                 if error.kind == "full":
                     raise NoSpace(f"{self.store.root}: {why}") from error
-                silent = silent if error.kind in ("damaged", "gone") else why
+                if error.kind not in ("damaged", "gone"):
+                    silent, without = why, self._shown[place]
                 self._faults.append(why)
                 warn(f"{self.store.root}: {why}")
         if silent:
             raise StoreError(
-                f"{silent}. It is the newest checkpoint; "
-                'say without="..." to begin without that place'
+                f"{silent}. The newest checkpoint is there only. Try again when it answers, or "
+                f'begin without it: Run(..., without="{without}")'
             )
         return None
 

@@ -13,7 +13,7 @@ from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
 from ..mirror import lineage
-from ..mirror.lineage import HERE, HeldCheckpoint, LineageCheckpoint, PlaceCopy
+from ..mirror.lineage import HERE, CheckpointCopy, HeldCheckpoint, LineageCheckpoint
 from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
 from ..mirror.sending import manifest_digest
 from ..store import source
@@ -76,7 +76,7 @@ class RunLineage:
         # of a list: another thread may add a place meanwhile
         return (claim for each in [*self._seen.values()] for claim in each.claims)
 
-    def add_place(self, place: int, seen: PlaceState) -> Mapping[str, PlaceCopy]:
+    def add_place(self, place: int, seen: PlaceState) -> Mapping[str, CheckpointCopy]:
         """Add the content of a mirror that answered late; return its copies of the lineage.
 
         Raises:
@@ -96,13 +96,13 @@ class RunLineage:
         self._seen[HERE] = PlaceState(run=None, claims=[mine])
         self._compute_lineage()
 
-    def copies_at(self, place: int) -> dict[str, PlaceCopy]:
+    def copies_at(self, place: int) -> dict[str, CheckpointCopy]:
         """The copies of the lineage at one place, by name."""
         inside = {
             (each.attempt, each.name, each.digest) for each in self._chosen if place in each.places
         }
         return {
-            copy.name: PlaceCopy(copy.attempt, copy.facts())
+            copy.name: CheckpointCopy(copy.attempt, copy.facts())
             for copy in self._seen[place].copies
             if (copy.attempt, copy.name, copy.digest) in inside
         }

@@ -18,7 +18,7 @@ import msgspec
 from ..errors import DiskError, StoreError, Superseded, UsageError
 from ..mirror import waiting
 from ..mirror.copying import THERE
-from ..mirror.lineage import PlaceCopy
+from ..mirror.lineage import CheckpointCopy
 from ..mirror.protocol import Event
 from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
@@ -300,7 +300,7 @@ class Mirrors:
         if self._leaving:
             self._client.send_order("drain", place.index, until=self._drain_until)
 
-    def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, PlaceCopy]) -> None:
+    def _journal_unreported(self, place: MirrorPlace, copies: Mapping[str, CheckpointCopy]) -> None:
         """Journal the copies and removals that a worker made but did not report before it died."""
         for name, copy in copies.items():
             if copy.attempt == self._attempt.number and name not in place.there:

@@ -34,7 +34,7 @@ _BY_HAND = ("KeyboardInterrupt", "LoopLeft")
 _began: set[int] = set()  # processes in which a run has been paced
 
 
-class SaveDuration(NamedTuple):
+class SaveTiming(NamedTuple):
     """How long one save took, in seconds."""
 
     stall_s: float
@@ -50,7 +50,7 @@ class PastMeasurements(NamedTuple):
     """What the journals of earlier attempts say about saves and interruptions."""
 
     seen: PastStarts = PastStarts()
-    saves: Sequence[SaveDuration] = ()
+    saves: Sequence[SaveTiming] = ()
     slow_s: Sequence[float] = ()  # how much each of the last saves slowed the steps beside it
 
 
@@ -64,7 +64,7 @@ class SaveInterval(msgspec.Struct):
     _background: bool
     chosen: ChoiceWithInputs | None = None
     _seen: PastStarts = PastStarts()
-    _saves: list[SaveDuration] = []
+    _saves: list[SaveTiming] = []
     _slow_s: list[float] = []
     _begun: bool = False  # at the first safe point
     _first_s: float = 0.0
@@ -112,7 +112,7 @@ class SaveInterval(msgspec.Struct):
         now_s, points = time.monotonic(), self._progress.steps_here
         if reason not in PERIODIC:
             return
-        took = SaveDuration(min(freed_s, durable_s) - began_s, durable_s - began_s)
+        took = SaveTiming(min(freed_s, durable_s) - began_s, durable_s - began_s)
         count = points - self._point
         if took.was_in_background and count and self._step_s is not None:
             slow_s = max(0.0, now_s - freed_s - count * self._step_s)
@@ -171,14 +171,13 @@ def read_past_measurements(logs: Sequence[Log]) -> PastMeasurements:
             break
     for log in since:
         seen = _add_ended_start(seen, log)
-    saves: list[SaveDuration] = []
+    saves: list[SaveTiming] = []
     slow_s: list[float] = []
     for log in reversed(logs[-MOST_LOGS:]):
         events = islice(log.newest("saved"), MOST_SAVES)
         found_here = [event for event in events if event.get("reason") in PERIODIC]
         saves += [
-            SaveDuration(event.get("stall_s", 0.0), event.get("save_s", 0.0))
-            for event in found_here
+            SaveTiming(event.get("stall_s", 0.0), event.get("save_s", 0.0)) for event in found_here
         ]
         slow_s += [
             float(event.get("slow_s", 0.0)) for event in islice(log.newest(BESIDE), MOST_SAVES)

@@ -401,7 +401,8 @@ class Run(AbstractContextManager["Run"]):
         inside = session.walks.kinds
         if inside and inside[-1] != "epochs":
             raise UsageError(
-                "run.batches() and run.steps() are followed by a safe point of their own"
+                "run.safe_point() inside run.batches() or run.steps(): each of their steps ends in "
+                "a safe point already; remove the call"
             )
         if not inside and self._blockless is not None:
             raise UsageError(

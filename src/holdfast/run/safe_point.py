@@ -45,7 +45,7 @@ def safe_point(
     last = session.last_batch
     last.note_safe_point()
     if phase == "end" and session.ranks.leads:
-        saves.best.warn_of_unlogged_metrics(metrics)
+        saves.schedule.best.warn_of_unlogged_metrics(metrics)
     drill = session.drill
     if drill.wanted.digests:
         drill.journal_state(session.capture, epoch)
@@ -59,7 +59,7 @@ def safe_point(
         if wanted and _should_delay_stop(session, wanted):
             wanted = None
     first = last.stop if last.saves_first and not progress.unproven_here else None
-    reason = wanted or first or saves.reason_to_save(metrics, order, epoch, final=final)
+    reason = wanted or first or saves.schedule.reason_to_save(metrics, order, epoch, final=final)
     batch, batches = progress.batches
     session.display.update(
         step=session.position.step,
@@ -78,7 +78,7 @@ def safe_point(
     drill.wait_for_kill(session.stop, saves.collect_outcome, lambda: saves.saved)
     if session.windows is not None:
         _announce_next_order(session, session.windows)
-    session.reporter.flush_journal_regularly(saves.alive_interval_s)
+    session.reporter.flush_journal_regularly(saves.schedule.alive_interval_s)
     progress.restart_step_clock()
     session.alive.mark_phase(steps.EPOCH if phase == "end" else steps.STEP)
 
@@ -87,7 +87,7 @@ def request_save(session: Session) -> None:
     """Save at the next safe point inside a loop of the run, immediately elsewhere."""
     saves, progress = session.saves, session.progress
     if progress.walks.open:
-        saves.request_save()
+        saves.schedule.request_save()
         return
     session.lifetime.require_running()
     session.origin.set_baseline(None)
@@ -155,7 +155,7 @@ def _announce_next_order(session: Session, windows: OrderWindows) -> None:
         stop.receive_from_rank(heard)
     land = saves.has_outcome
     # otherwise all ranks would wait for the slowest one
-    save = saves.is_due_by_clock() and (saves.flight is None or land)
+    save = saves.schedule.is_due_by_clock() and (saves.flight is None or land)
     windows.announce_order(
         stop=_reason_to_stop(session, windows.order_delay_s) or "", save=save, land=land
     )

@@ -1,4 +1,4 @@
-"""Saver: one attempt's saves, from the decision that one is due until its outcome is taken.
+"""Saver: one attempt's saves, from the capture of the state until the outcome is taken.
 
 One save is in flight at a time. `save` stages the state while the loop waits, and commits it in the
 background if allowed; `collect_outcome` takes it at a later safe point.
@@ -6,7 +6,6 @@ background if allowed; `collect_outcome` takes it at a later safe point.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .. import interval, retention
+from .. import retention
 from ..errors import Damaged, DiskError, NotFound
 from ..journal import Log
 from ..ranks import Ranks
-from ..rules import Auto, Every
 from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, common_pin, is_borrowed
 from ..state.tree import flatten
@@ -35,28 +33,25 @@ from .capture import StateCapture
 from .drilled import DrillHooks
 from .failures import SaveFailures
 from .last_batch import LastBatchPolicy
-from .metrics import BestTracker, Measured
+from .metrics import Measured
 from .options import Options
 from .position import RunProgress
 from .ranks import require_same_step
 from .readback import ReadBack
 from .report import Reporter
+from .schedule import PERIODIC, SaveSchedule
 from .stop import StopRequest
-from .unproven import EpochEndSaves
-from .windows import OrderWindows, RankOrder
+from .windows import OrderWindows
 from .writer import BeforeEach, SaveWriter
 
 if TYPE_CHECKING:
-    from .pace import SaveInterval
     from .room import DiskSpaceCheck
 
-PERIODIC = ("new best", "due")  # reasons for saves whose failure is no error
 BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
 LEFT = 2
 # of an earlier attempt; the first save is expected to take as long as the longest of them
 LAST_SAVES = 100
-NOTE_S = 10.0  # a line of the journal, while nothing else is written to it
 WARM_BYTES = 64 << 20  # least size of a state whose snapshots are worth the preparation
 
 
@@ -89,7 +84,7 @@ class PendingSave(msgspec.Struct, frozen=True):
 
 
 class Saver(msgspec.Struct):
-    """The saves of one attempt: completed ones, the one in flight, and when the next one is due."""
+    """The saves of one attempt: completed ones and the one in flight."""
 
     _options: Options
     _ranks: Ranks
@@ -101,25 +96,20 @@ class Saver(msgspec.Struct):
     _windows: OrderWindows | None
     _drill: DrillHooks
     _last_batch: LastBatchPolicy
-    waiting: EpochEndSaves
-    best: BestTracker
-    pace: SaveInterval | None  # with `Auto()`, on rank 0
+    schedule: SaveSchedule
     readback: ReadBack
     failures: SaveFailures
+    arena: Arena
     _committed: Callable[[], None]  # called on rank 0 after each save
-    _last: interval.SafePointMark  # the moment of the last save
     saved: format.CheckpointName | None = None  # the newest save, the one in flight included
     flight: PendingSave | None = None
     count: int = 0  # saves that this attempt has begun
     save_s: float = 0.0  # the longest save so far
     writer: SaveWriter = msgspec.field(default_factory=SaveWriter)
-    arena: Arena = msgspec.field(default_factory=Arena)
     _room: DiskSpaceCheck | None = None
     _epochs_end: format.CheckpointName | None = None  # the newest save at one
     durable_s: float = 0.0  # when the newest save was durable; 0.0: none was
     _point: int = 0  # the safe point of the last save, as counted by windows
-    # why to save at the next safe point: run.save(), or to make up for a save
-    _wanted: str | None = None
     _cramped: bool = False  # a warning has reported that memory is too short for a snapshot
     _not_finite: bool = False  # the weights of the newest checkpoint are not finite, which was told
 
@@ -130,108 +120,25 @@ class Saver(msgspec.Struct):
         self.saved = checkpoint.head.name if ours else None
         self._epochs_end = self.saved if checkpoint.head.name.phase == "end" else None
         self._not_finite = bool(checkpoint.head.not_finite)
-        self._last = self._progress.interval_mark(checkpoint.head.epoch)
+        self.schedule.begin_interval(checkpoint.head.epoch)
 
     def use_past_measurements(self) -> None:
         """Use the durations that earlier attempts measured, until this one has measured its own."""
         logs = self._reporter.attempt.earlier
         self.save_s = _longest_save_s(logs)
-        if self.pace is not None:
-            self.pace.use_past_measurements(logs)
+        if self.schedule.pace is not None:
+            self.schedule.pace.use_past_measurements(logs)
 
     @property
     def is_stopping(self) -> bool:
         return self._stop.reason is not None or self._drill.step_limit_reason is not None
-
-    # When
-    # ----------------------------------------------------------------------------------------------
-
-    def request_save(self) -> None:
-        """Save at the next safe point."""
-        self._wanted = "asked"
 
     def request_another_save(self) -> None:
         """Save at the next safe point if this attempt has saved: its newest checkpoint lacks
         something.
         """
         if self.count:
-            self.request_save()
-
-    def reason_to_save(
-        self, metrics: Measured, order: RankOrder | None, epoch: int | None, *, final: bool
-    ) -> str | None:
-        """Return why to save at this safe point, or None.
-        `order`: what rank 0 orders all ranks to do.
-        """
-        found = self._reason_to_save(metrics, order, epoch, final=final)
-        if self._drill.current_target is not None:
-            return found
-        if found in (None, *PERIODIC):
-            now = self._progress.interval_mark(epoch)
-            found = self.waiting.reason_to_save(found, now, at_end=now.at_end)
-            # a save that waits for an epoch's end is remembered there
-            self._wanted = self._wanted and found
-        if found == "due" and self._last_batch.should_delay_save():
-            self._wanted, found = found, None
-        return found
-
-    def _reason_to_save(
-        self, metrics: Measured, order: RankOrder | None, epoch: int | None, *, final: bool
-    ) -> str | None:
-        if final:
-            return "the end"
-        problem = self.readback.take_damage()
-        if (
-            problem is not None
-            and self.failures.record_damage(problem)
-            and self._interval_rule() is not None
-        ):
-            self._wanted = self._wanted or "due"
-        if self._wanted is not None:
-            return self._wanted
-        if self._drill.must_save_here:
-            return "due"
-        at_end = self._progress.position.phase == "end"
-        if not self._drill.is_past_target and self.best.is_new_best(metrics, at_end=at_end):
-            return "new best"
-        every = self._interval_rule()
-        # by the clock of rank 0
-        due = (
-            order.save
-            if order is not None and _is_clock_rule(every)
-            else self._is_due(every, epoch)
-        )
-        if due and self.failures.should_skip_save():
-            self._last = self._progress.interval_mark(epoch)
-            return None
-        return "due" if due else None
-
-    def is_due_by_clock(self) -> bool:
-        """Whether a save is due by the clock."""
-        every = self._interval_rule()
-        return _is_clock_rule(every) and self._is_due(every)
-
-    @property
-    def alive_interval_s(self) -> float:
-        """Return how often to journal that the run is alive. The last of these lines dates a
-        kill.
-        """
-        return math.inf if self.pace is None else NOTE_S
-
-    def _is_due(self, every: Every | Auto | None, epoch: int | None = None) -> bool:
-        now, last = self._progress.interval_mark(epoch), self.waiting.since or self._last
-        if isinstance(every, Auto):
-            return self.pace is not None and self.pace.is_due(
-                last.seconds, now.seconds, ready=not self.arena.is_warming
-            )
-        return interval.save_is_due(every, last=last, now=now)
-
-    def _interval_rule(self) -> Every | Auto | None:
-        drill = self._drill
-        forced = drill.wanted.save_every_steps
-        if drill.is_past_target or (drill.current_target is not None and forced is None):
-            return None
-        return self._options.every if forced is None else Every(steps=forced)
+            self.schedule.request_save()
 
     @property
     def has_outcome(self) -> bool:
@@ -314,7 +221,7 @@ class Saver(msgspec.Struct):
         self.collect_outcome()
         if reason == "the end":
             self._store.read_anew()  # no later save would find damage since then
-        self._wanted = None
+        self.schedule.clear_request()
         background = self._options.background and reason in BACKGROUND and not at_once
         try:
             staged = self._stage_state(background=background)
@@ -324,7 +231,7 @@ class Saver(msgspec.Struct):
         flight = self._begin_save(
             reason, staged, self._capture.checkpoint_facts(metrics, epoch), began
         )
-        self._last = self._progress.interval_mark(epoch)
+        self.schedule.begin_interval(epoch)
         commit = partial(self._write_and_commit, staged, flight, over)
         in_place = staged.snapshot is None
         # all ranks take the outcome when rank 0 announces it
@@ -353,12 +260,12 @@ class Saver(msgspec.Struct):
         if flight.name.phase == "end":
             self._epochs_end = flight.name
         self.saved, self.flight = flight.name, flight
-        self.waiting.note_save_begun()
+        self.schedule.waiting.note_save_begun()
         self.count += 1
-        if self.pace is not None:
-            self.pace.note_save_begun(began_s)
+        if self.schedule.pace is not None:
+            self.schedule.pace.note_save_begun(began_s)
         self._point = 0 if self._windows is None else self._windows.point
-        self.best.reload_later(flight.as_committed())
+        self.schedule.best.reload_later(flight.as_committed())
         return flight
 
     def _submit_to_thread(
@@ -378,7 +285,7 @@ class Saver(msgspec.Struct):
                 # the writer follows the copy; if it is interrupted, that save fails
                 flight.snapshot.copy()
         except BaseException:
-            self._wanted = "asked"  # the next safe point saves what is missing
+            self.schedule.request_save()  # the next safe point saves what is missing
             raise
         return beside
 
@@ -494,11 +401,13 @@ class Saver(msgspec.Struct):
             if found is None:  # Ctrl-C came before the save began
                 self.saved = flight.before
             else:
-                if self.pace is not None:
+                if self.schedule.pace is not None:
                     freed_s = (
                         self.durable_s if flight.snapshot is None else flight.snapshot.copied_s
                     )
-                    self.pace.note_save_done(flight.reason, flight.began_s, freed_s, self.durable_s)
+                    self.schedule.pace.note_save_done(
+                        flight.reason, flight.began_s, freed_s, self.durable_s
+                    )
                 self.failures.record_success(flight.name)
         except BaseException as error:
             if self.writer.in_flight:  # a second Ctrl-C ended only the waiting
@@ -515,11 +424,11 @@ class Saver(msgspec.Struct):
             if str(error) and self.failures.record_failure(
                 flight.name, error, before=flight.before
             ):
-                self._wanted = self._wanted or flight.reason
+                self.schedule.make_up(flight.reason)
         finally:
             if not self.writer.in_flight:
                 self.flight = None
-                self.best.reload_later(None)
+                self.schedule.best.reload_later(None)
         if found and self._options.stop_on_nan:
             raise unsound.not_finite_error(self._store, str(flight.name), found)
 
@@ -531,7 +440,3 @@ def _longest_save_s(logs: Sequence[Log]) -> float:
         if costs:
             return max(costs)
     return 0.0
-
-
-def _is_clock_rule(every: Every | Auto | None) -> bool:
-    return isinstance(every, Auto) or (every is not None and every.minutes is not None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError
 from ..job import job
 from ..rules import Auto, Best, parts
+from ..state.snapshot import Arena
 from ..terminal import ProgressLine as Display
 from ..terminal import answer, set_rank
 from . import settings
@@ -32,6 +33,7 @@ from .ranks import current_ranks, facts_that_must_agree, reporting_errors, requi
 from .readback import ReadBack
 from .report import Reporter
 from .saver import Saver
+from .schedule import SaveSchedule
 from .script_checks import ScriptChecks
 from .stop import Lifetime, StopRequest
 from .tracked import Tracked
@@ -85,7 +87,22 @@ class Session:
             getattr(options.every, "steps", None) is not None,
             drilled.digests,
         )
+        readback, arena = ReadBack(self.store), Arena()
+        failures = SaveFailures(self.store, reporter.warn)
         bests = [rule for rule in parts(options.keep) if isinstance(rule, Best)]
+        schedule = SaveSchedule(
+            options.every,
+            progress,
+            self.drill,
+            self.last_batch,
+            readback,
+            failures,
+            arena,
+            self.waiting,
+            BestTracker(bests, ranks, self.store, self.windows),
+            pace,
+            progress.interval_mark(),
+        )
         self.saves = Saver(
             options,
             ranks,
@@ -97,13 +114,11 @@ class Session:
             self.windows,
             self.drill,
             self.last_batch,
-            self.waiting,
-            BestTracker(bests, ranks, self.store, self.windows),
-            pace,
-            ReadBack(self.store),
-            SaveFailures(self.store, reporter.warn),
+            schedule,
+            readback,
+            failures,
+            arena,
             (lambda: None) if self.mirrors is None else self.mirrors.note_commit,
-            progress.interval_mark(),
         )
         self.script_checks = ScriptChecks(
             tracked,

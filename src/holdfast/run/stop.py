@@ -169,9 +169,9 @@ class Lifetime(msgspec.Struct):
             raise Stopped(self.over.reason)
         if self.is_over:
             whose = (
-                "its block has ended"
+                "its block has ended; make the loop inside the block"
                 if self.left
-                else "it belongs to the parent of this forked process"
+                else "it belongs to the parent of this forked process; only the parent may go on"
             )
             raise UsageError(f"{self._attempt.root}: this loop is not the run's any more: {whose}")
 

@@ -91,7 +91,10 @@ def load_into(
             this again.
     """
     if weight_reader_for(model) is None:
-        raise UsageError(f"load_into reads into a model, not into a {type(model).__qualname__}")
+        raise UsageError(
+            f"load_into(model, path): the model is a {type(model).__qualname__}; "
+            "give a torch module, a Keras model, or a JAX tree"
+        )
 
     def wanted(checkpoint: Checkpoint) -> dict[str, Any]:
         stored = checkpoint.parts()

@@ -449,8 +449,10 @@ def _require_whole(state: Any) -> None:
 def _legacy_state(generator: Any) -> Any:
     state = generator.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":  # set_state accepts no other
+        name = state["bit_generator"]
         raise UsageError(
-            f"it draws from {state['bit_generator']}: numpy.random.Generator can be saved with that"
+            f"a RandomState can be saved with MT19937 only, and this one draws from {name}: use "
+            f"numpy.random.Generator(numpy.random.{name}(seed)), which gives other numbers"
         )
     return state
 

@@ -347,8 +347,8 @@ class CheckpointWriter:
                     raise SaveAbandoned
 
             still_wanted()
-            pruning.verify(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
-            pruning.verify_finite(attempt, plan.finite, self.sharing, still_wanted)
+            pruning.read_back(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
+            pruning.read_back_finite(attempt, plan.finite, self.sharing, still_wanted)
             removed = pruning.discard(attempt, plan.doomed)
             self.update_links()
             return removed

@@ -24,7 +24,9 @@ class FiniteCheck:
         self.finite: list[bool | msgspec.UnsetType] = [msgspec.UNSET] * len(dtypes)
 
     def begin_piece(self, data: memoryview = _NOTHING) -> Hash:
-        """Begin the next piece with these bytes."""
+        """Return the hash of the next piece of the file, begun with these bytes; it also looks for
+        NaN and inf if the piece holds floating-point numbers.
+        """
         index, dtype = next(self._dtypes)
         if not dtype:
             return self._hasher(data)

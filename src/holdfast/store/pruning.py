@@ -70,7 +70,7 @@ def plan_pruning(
     return PruningPlan(doomed, needed, None if sound in needed else sound)
 
 
-def verify(
+def read_back(
     attempt: Attempt,
     checkpoints: Sequence[Checkpoint],
     sharing: FileLinker,
@@ -101,7 +101,7 @@ def verify(
     before_each()
 
 
-def verify_finite(
+def read_back_finite(
     attempt: Attempt,
     checkpoint: Checkpoint | None,
     sharing: FileLinker,
@@ -114,7 +114,7 @@ def verify_finite(
     """
     if checkpoint is not None:
         try:
-            verify(attempt, [checkpoint], sharing, before_each)
+            read_back(attempt, [checkpoint], sharing, before_each)
         except Damaged as error:
             raise DamagedBefore(str(error), checkpoint) from error
 

@@ -37,7 +37,7 @@ _NO_LINK = (errno.EMLINK, errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTS
 Identity = tuple[int, int, int, int]  # device, inode, size, mtime_ns
 
 
-class UnchangedLeaves(NamedTuple):
+class ReusableLeaves(NamedTuple):
     """The leaves of a state that are unchanged since the last checkpoint, and the files that can be
     linked for them.
     """
@@ -89,16 +89,16 @@ class FileLinker:
         leaves: Mapping[str, Block],
         parent: str | None,
         digests: Mapping[str, str] = MappingProxyType({}),
-    ) -> UnchangedLeaves:
+    ) -> ReusableLeaves:
         """Find the leaves that this rank already wrote, unchanged, for the checkpoint `parent`.
 
         `digests`: those that were computed already, by key.
         """
         lineage = self._lineage_of(parent)
         if lineage is None:
-            return UnchangedLeaves(set(), [])
+            return ReusableLeaves(set(), [])
         found = lineage.unchanged(leaves, digests)
-        return UnchangedLeaves(found, lineage.links_of_unchanged(found, self.whole, time.time()))
+        return ReusableLeaves(found, lineage.links_of_unchanged(found, self.whole, time.time()))
 
     def plan_divisions(
         self, leaves: Mapping[str, Block], parent: str | None, taken: Collection[str]

@@ -136,7 +136,9 @@ class JobEnding:
     def _exclusion_after(
         self, events: Sequence[journal.Event], died: Sequence[Death]
     ) -> tuple[Exclusion | None, str]:
-        """Return the nodes to exclude in Slurm, if any; or why they are not known."""
+        """Return the nodes that the job's next start should avoid; None and the reason, if Slurm
+        does not tell.
+        """
         job, now_s = self._movable_job, time.time()
         if job is None or not (
             bad_nodes.count_own_exclusions(events, job.id)

@@ -43,7 +43,7 @@ _TOLD_BY = {
 
 
 @dataclass
-class CommandProcess:
+class CommandStart:
     """One start of the command, and the signals sent to it."""
 
     program: Program
@@ -105,7 +105,7 @@ class CommandProcess:
                 if child.code is not None and self._ended_s is None:
                     self._ended_s = time.monotonic()
                 self._forward_signals(child)
-                self._kill_when_overdue(child)
+                self._kill_if_due(child)
                 self._check_command(child, output)
             self._drop_stop_command()
             self.tail, self.elsewhere = output.tail, output.tail_not_on_stderr
@@ -262,7 +262,7 @@ class CommandProcess:
             with suppress(subprocess.TimeoutExpired):  # a process that cannot die at present
                 self._asking.wait(LOST_S)
 
-    def _kill_when_overdue(self, child: Child) -> None:
+    def _kill_if_due(self, child: Child) -> None:
         """Kill processes that did not end in time; end processes that the command left behind."""
         now = time.monotonic()
         if self.signals.insists and not self.killed:

@@ -44,7 +44,7 @@ from .place import (
 )
 from .signals import SignalInbox
 from .standby import Standby, require_script
-from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandProcess
+from .start import LISTENS_S, PERHAPS_S, ROUND_S, SUPERSEDED, CommandStart
 from .watching import HANGS, HangOptions, HangWatch
 from .witness import RunJournalReader, RunOutcome
 
@@ -271,7 +271,7 @@ class _Supervisor:
         self.diagnosis.start_counting()
         self.time.save_s = self.witness.save_s
         began_s, began_unix_s = time.monotonic(), time.time()
-        start = CommandProcess(
+        start = CommandStart(
             self.program,
             command,
             self.environment,
@@ -295,7 +295,7 @@ class _Supervisor:
 
     def _describe_attempt(
         self,
-        start: CommandProcess,
+        start: CommandStart,
         code: int,
         said: RunOutcome,
         checkpoint: Checkpoint | None,

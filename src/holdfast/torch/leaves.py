@@ -182,7 +182,8 @@ def _flat_block(
         offset = tensor.data_ptr() - start + pad
         if offset % tensor.element_size():
             raise UsageError(
-                "tensors of a shared storage do not lie at multiples of their item size: clone one"
+                f"a tensor of {list(tensor.shape)} {NAMES[tensor.dtype]} shares memory with "
+                "another and does not begin at a multiple of its item size: track its clone()"
             )
         views[index] = {
             "dtype": NAMES[tensor.dtype],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from ..channel import Channel, poll_intervals
+from ..channel import Channel, sleep_between_polls
 from ..errors import RanksError
 
 
@@ -37,7 +37,7 @@ def _meet_as_rank_0(channel: Channel, mine: str, world: int, timeout_s: float) -
     channel.put("call", mine.encode())
     answers, refusal = dict[int, str](), ""
     for rank in range(1, world):
-        for _ in poll_intervals(until, world):
+        for _ in sleep_between_polls(until, world):
             if (answer := _text(channel, f"answer/{rank}")).startswith(f"{mine}/"):
                 answers[rank] = answer
                 break
@@ -53,7 +53,7 @@ def _meet_as_rank_0(channel: Channel, mine: str, world: int, timeout_s: float) -
 def _meet_rank_0(channel: Channel, mine: str, rank: int, world: int, timeout_s: float) -> str:
     heard = ""
     # rank 0 waits less, so that it can tell the others which rank did not answer
-    for _ in poll_intervals(time.monotonic() + 1.1 * timeout_s, world):
+    for _ in sleep_between_polls(time.monotonic() + 1.1 * timeout_s, world):
         call = _text(channel, "call")
         if call and call != heard:  # a message of an earlier start may be found first
             heard = call

@@ -51,7 +51,7 @@ class StepObserver:
         self._point = point
 
     def stepped_memory(self) -> set[int]:
-        """Return the memory of all parameters that were stepped."""
+        """Return the data pointers of all parameters that an optimizer has stepped."""
         return set[int]().union(*(each.parameters for each in list(self._seen.values())))
 
     def untracked(self, held: set[int], kept: Mapping[int, Any]) -> Iterator[tuple[Optimizer, str]]:

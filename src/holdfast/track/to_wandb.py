@@ -79,7 +79,8 @@ class WandBRun:
         if not self._run.offline:
             import wandb
 
-            return int(wandb.Api().run(self._run.path).lastHistoryStep)
+            shown = int(wandb.Api().run(self._run.path).lastHistoryStep)  # may lag
+            return max(shown, self._run.starting_step - 1)
         for file in self._files():
             at, last = self._read.get(file, (MAGIC, NOTHING))
             for end, data in _records(file, at):

@@ -170,7 +170,7 @@ class TrainerProgress:
                 f"and the training has {state.max_steps} now: its "
                 "epochs have fewer steps than before (another batch size, "
                 "or other data), and would not all be "
-                "trained. Go on as before, or give max_steps"
+                "trained. Go on as before, or give TrainingArguments(max_steps=...)"
             )
 
     def note_timings(self) -> None:
