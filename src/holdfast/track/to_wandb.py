@@ -80,7 +80,7 @@ class WandBRun:
             import wandb
 
             shown = int(wandb.Api().run(self._run.path).lastHistoryStep)  # may lag
-            return max(shown, self._run.starting_step - 1)
+            return max(shown, int(self._run.starting_step) - 1)
         for file in self._files():
             at, last = self._read.get(file, (MAGIC, NOTHING))
             for end, data in _records(file, at):
