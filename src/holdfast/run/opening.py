@@ -208,16 +208,11 @@ def _begin_on_this_rank(
         # a drilled run keeps its own next to it
         session.reporter.begin_board(None if board is True or settings.is_drilled() else board)
     if session.options.trackers and session.ranks.leads and not settings.is_drilled():
-        from ..track.client import Trackers
-
-        session.reporter.trackers = Trackers(
-            session.options.trackers,
-            session.path,
-            session.attempt.number,
-            session.options.hyperparameters,
-            session.reporter.warn_of_tracker,
+        session.around.callback(
+            session.reporter.begin_trackers(
+                session.options.trackers, session.options.hyperparameters
+            ).close
         )
-        session.around.callback(session.reporter.trackers.close)
     session.progress.restart_step_clock()
     session.alive.mark_phase(steps.FIRST)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from .position import Position
 if TYPE_CHECKING:
     from ..board import Board
     from ..track.client import Trackers
+    from ..track.options import TrackerOptions
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
 
@@ -74,6 +76,16 @@ class Reporter:
 
         self._board = Board(self.attempt.root, directory, only=self.attempt.number)
         self.update_board()
+
+    def begin_trackers(
+        self, trackers: Sequence[TrackerOptions], hyperparameters: Mapping[str, Any] | None
+    ) -> Trackers:
+        """Send metrics to trackers from now on."""
+        from ..track.client import Trackers
+
+        root, number = self.attempt.root, self.attempt.number
+        self.trackers = Trackers(trackers, root, number, hyperparameters, self.warn_of_tracker)
+        return self.trackers
 
     def update_board(self) -> None:
         """Update the board from the journal.
