@@ -98,6 +98,8 @@ def decide_next_step(
     if causes.action_for(last.cause) == "leave":
         return NextStep("fail", f"{last.cause}: another start would end like this one")
     if crashes > retries:
+        if not retries and last.code < 0:
+            return NextStep("fail", "`holdfast run --retries 3` would start it again")
         return NextStep("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
         return NextStep("fail", "held, so it is not tried again")
