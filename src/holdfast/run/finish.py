@@ -242,8 +242,8 @@ def journal_and_stop(
 def close_attempt(session: Session, event: str, /, **facts: Any) -> None:
     """Write the attempt's last line. The attempt then counts as ended at the present position.
 
-    Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in
-    order.
+    Then wait for the mirrors and trackers, within their limits: a process that is killed meanwhile
+    has ended in order.
     """
     try:
         session.attempt.close(event, **session.position.checkpoint_name._asdict() | facts)
@@ -256,6 +256,10 @@ def close_attempt(session: Session, event: str, /, **facts: Any) -> None:
         )
     if session.mirrors is not None:
         session.mirrors.drain(session.job_clock.must_exit_by())
+    if session.reporter.trackers is not None:
+        session.reporter.trackers.drain(session.job_clock.must_exit_by())
+        with suppress(DiskError):  # what it told
+            session.attempt.flush(sync=True)
 
 
 def _raising_line(error: BaseException) -> str:

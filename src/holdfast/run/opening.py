@@ -207,6 +207,12 @@ def _begin_on_this_rank(
     if session.ranks.leads and board is not False:
         # a drilled run keeps its own next to it
         session.reporter.begin_board(None if board is True or settings.is_drilled() else board)
+    if session.options.trackers and session.ranks.leads and not settings.is_drilled():
+        session.around.callback(
+            session.reporter.begin_trackers(
+                session.options.trackers, session.options.hyperparameters
+            ).close
+        )
     session.progress.restart_step_clock()
     session.alive.mark_phase(steps.FIRST)
 

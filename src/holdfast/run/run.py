@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from .. import journal
@@ -48,6 +48,9 @@ from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
+
+if TYPE_CHECKING:
+    from ..track.options import TrackerOptions
 
 _living: WeakSet[Run] = WeakSet()  # the runs whose block is entered here
 
@@ -135,6 +138,8 @@ class Run(AbstractContextManager["Run"]):
             fails, a later safe point raises its error, with its own type. False: each save has
             returned before the loop continues.
         whole: how often unchanged leaves are written again instead of linked.
+        track: trackers that get the metrics beside the loop, each step once, as in
+            `track=[WandB("digits")]` of `holdfast.track` (docs/trackers.md).
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory
             given.
         mirror: places that get a copy of each checkpoint beside the loop, and that a new machine
@@ -178,6 +183,7 @@ class Run(AbstractContextManager["Run"]):
         private: bool = False,
         background: bool = True,
         whole: Whole = Whole(),  # noqa: B008
+        track: TrackerOptions | Iterable[TrackerOptions] = (),
         board: bool | str | os.PathLike[str] = False,
         mirror: Mirror = None,
         without: Place | Collection[Place] = (),
@@ -216,6 +222,7 @@ class Run(AbstractContextManager["Run"]):
             private=private,
             background=background,
             whole=whole,
+            trackers=_parse_trackers(track),
             board=board,
             mirroring=parse_mirror_options(mirror, without, drain, settings.run_dir(path)),
             stop_on_nan=stop_on_nan,
@@ -579,6 +586,16 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     place = Path(path).resolve()
     if any(Path(each.path).resolve() == place for each in _living):
         raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")
+
+
+def _parse_trackers(
+    given: TrackerOptions | Iterable[TrackerOptions],
+) -> tuple[TrackerOptions, ...]:
+    if given == ():
+        return ()
+    from ..track.options import parse_trackers  # only such runs need it
+
+    return parse_trackers(given)
 
 
 def _copy_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
