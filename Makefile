@@ -70,7 +70,8 @@ $(READY): requirements.lock pyproject.toml
 
 demo: setup  ## kills the example's training on purpose and compares the bits
 	@echo "the drill: two undisturbed runs, then five kills; one or two minutes"
-	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 -- $(BIN)/python examples/digits/train.py
+	@rm -rf build/demo
+	$(BIN)/holdfast drill --kills 5 --signals KILL,TERM --seed 7 --keep build/demo -- $(BIN)/python examples/digits/train.py
 
 check: lint types  ## one or two minutes: format, lint, types and tests/fast
 	$(PYTEST) tests/fast --quiet --hypothesis-profile=quick
@@ -93,6 +94,7 @@ test-versions:  ## tests/fast and a drill on other versions of Python, torch, Nu
 
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))
+	@$(call pip,$(FRAMEWORKS)) --no-deps ml-goodput-measurement==0.2.3  # test_goodput.py says why without them
 
 soak: setup  ## for HOURS, or COUNT cases of each kind: all cuts of all loaders, kills by the thousand; writes docs/soak.json
 	$(BIN)/python tests/soak.py $(if $(COUNT),--count $(COUNT),--hours $(HOURS)) --out docs/soak.json

@@ -1,9 +1,9 @@
-"""A real Slurm on this machine for tests: one cluster of 21 nodes for all of them.
+"""A real Slurm on this machine for tests: one cluster of 23 nodes for all of them.
 
 `tests/cluster/slurm-cluster` starts it as root within seconds. Workers of pytest share it. The process that began the
 session ends it; should that be killed, `tests/cluster/keep_slurm.py` ends the cluster within seconds. Stories that
-mostly wait begin together: see `concurrently`. Who needs a node alone takes one of n5 to n16, n20 or n21, that no other
-test names; all other jobs run on the rest, which is the default partition `shared`.
+mostly wait begin together: see `concurrently`. Who needs a node alone takes one of n5 to n16 or n20 to n23, that no
+other test names; all other jobs run on the rest, which is the default partition `shared`.
 """
 
 import json
@@ -24,7 +24,7 @@ from needed import missing
 
 SCRIPT = Path(__file__).parent / "cluster" / "slurm-cluster"
 KEEP = SCRIPT.with_name("keep_slurm.py")
-KNOBS = {"SC_NODES": "21", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
+KNOBS = {"SC_NODES": "23", "SC_KILLWAIT": "10", "SC_GRACE": "10", "SC_PREEMPT_SIGNAL": "1"}
 SHARED = "PartitionName=shared Nodes=n[1-4,17-19] Default=YES MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF"
 JOB = f"""#!/bin/bash
 #SBATCH --requeue --open-mode=append --output=out.txt

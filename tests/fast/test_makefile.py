@@ -28,7 +28,7 @@ def checkout(tmp_path):
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     (tmp_path / "path").mkdir()
-    for name in ("sh", "grep", "mkdir", "cp", "touch", "test", "make"):
+    for name in ("sh", "grep", "mkdir", "cp", "touch", "test", "make", "rm"):
         (tmp_path / "path" / name).symlink_to(shutil.which(name))
     return tmp_path
 

@@ -11,11 +11,12 @@ from html.parser import HTMLParser
 import pytest
 
 from histories import BEGAN_S, History, line
-from holdfast import owner
+from holdfast import Best, owner
 from holdfast.report import page, report
-from holdfast.report.curves import downsample
+from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.supervise import status
 from stores import invoke
+from toy import Toy, new_run
 
 SEEDS = range(20)
 
@@ -212,6 +213,24 @@ def test_a_page_is_one_file_of_few_bytes(tmp_path):
     assert "default-src 'none'" in text
     charts = json.loads(found.scripts[0])
     assert 400 == charts["curves"][0]["lines"][0]["steps"][-1]
+
+
+def test_of_equal_values_the_first_is_the_greatest_and_the_least():
+    """As `keep=Best(...)` keeps the older one of two checkpoints with equal values."""
+    facts = summarize(Curve("accuracy", [1, 2, 3, 4], [0.1, 0.9, 0.9, 0.1], []))
+    assert (0.1, 1, 0.9, 2) == tuple(facts[name] for name in ("min", "min_step", "max", "max_step"))
+
+
+def test_the_page_names_the_place_of_the_best_checkpoint(tmp_path):
+    """Else the directory of all that exist."""
+    run, toy = tmp_path / "run", Toy()
+    with new_run(run, toy, keep=Best("score", max)) as at:
+        for epoch in at.epochs(3):
+            at.log(score=float(epoch == 1))
+    page = tmp_path / "report.html"
+    assert 0 == invoke("report", run, "--html", page).exit_code
+    best = os.readlink(run / "checkpoints/best")
+    assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
 
 
 def test_downsampling_keeps_the_extremes():

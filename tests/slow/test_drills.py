@@ -212,7 +212,7 @@ def cli(*words):
 
 
 def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(python, tmp_path):
-    """For CI: everything in one object; the runs stay readable where they were asked to stay."""
+    """For CI: everything in one object; the runs stay readable where they were asked to stay, with a page of one."""
     keep = tmp_path / "kept"
     words = ("--kills", "1", "--signals", "kill,sigterm", "--json", "--keep", str(keep), "--")
     command = cli(*words, *python, str(SCRIPTS / "own_generator.py"))
@@ -221,11 +221,23 @@ def test_json_is_one_object_on_stdout_and_keep_leaves_the_runs(python, tmp_path)
     assert (done.returncode, found["verdict"]) == (1, "different")
     assert found["divergence"]["cause"] == "generator"
     assert found["attempts"][0]["signal"] == "KILL"
-    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed", "opened"}
+    assert {path.name for path in keep.iterdir()} == {"first", "second", "killed", "opened", "report.html"}
     assert Store(keep / "first").latest().step == 24
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 2
     assert "not empty" in again.stderr
+
+
+def test_the_demo_ends_with_the_path_of_a_page_of_its_killed_run(tmp_path):
+    """Behind the verdict, if the runs are kept; the page shows both kills."""
+    done = subprocess.run(
+        [*cli()[:-1], "demo", "--keep", "kept"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    verdict, page = done.stdout.splitlines()[-2:]
+    assert verdict.startswith("identical: ")
+    assert "report: kept/report.html" == page
+    text = (tmp_path / "kept/report.html").read_text()
+    assert 2 == text.count("<b style") - text.count(">done</b>") == text.count(">killed</b>")
 
 
 def test_a_program_under_the_supervisor_is_refused_before_it_starts(tmp_path):

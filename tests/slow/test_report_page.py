@@ -61,8 +61,8 @@ def test_the_page_is_drawn_in_a_browser(tmp_path, width):
     (title,) = re.findall(r"<title>(.*?)</title>", shown.stdout)[:1]
     facts = json.loads(html.unescape(title))
     assert width == facts["inner"] == facts["scroll"]
-    assert "1" == facts["drawn"]
-    assert facts["canvases"] == facts["inked"] == 1
+    assert "2" == facts["drawn"]
+    assert facts["canvases"] == facts["inked"] == 2
     assert [] == facts["overflow"]
 
 

@@ -16,7 +16,7 @@ from ..drill import report as reports
 from ..errors import UsageError
 from ..legible import counted
 from . import options
-from .drill import run_drill
+from .drill import run_drill, write_page
 from .formatting import echo, echo_json
 
 SCRIPT = Path(__file__).with_name("demo_training.py")
@@ -30,7 +30,7 @@ KILLS, SEED = 2, 2
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave the runs in DIR.",
+    help="Leave the runs in DIR, and a page of the killed one: report.html.",
 )
 @options.as_json
 def command(as_json: bool, keep: Path | None) -> int:
@@ -52,10 +52,11 @@ def command(as_json: bool, keep: Path | None) -> int:
     found = run_drill(
         COMMAND, drill.DrillOptions(KILLS, ("KILL",), SEED, keep=keep), as_json=as_json
     )
+    page = write_page(found)
     if as_json:
         echo_json(msgspec.to_builtins(found))
         return found.exit_code
-    for line in lines(found):
+    for line in [*lines(found), *page]:
         echo(line)
     return found.exit_code
 

@@ -9,13 +9,14 @@ from typing import Any
 import click
 import msgspec
 
-from .. import drill, terminal
+from .. import drill, scan, terminal
 from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, attempt_cells, report_lines
 from ..errors import ChildError, UsageError
 from . import options, print_error
 from .formatting import echo, echo_json, escape_text, print_table
 from .init import repair_and_report
+from .report import write_page_of
 
 
 class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -71,7 +72,7 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Leave the runs in DIR.",
+    help="Leave the runs in DIR, and a page of the killed one: report.html.",
 )
 @click.option(
     "--fix", is_flag=True, help="Add to a copy of the script what is missing, and print the diff."
@@ -112,15 +113,26 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
             )
         )
     report = run_drill(command, drill.DrillOptions(**chosen), as_json=as_json)
+    page = write_page(report)
     if as_json:
         echo_json(msgspec.to_builtins(report))
     else:
         if report.attempts:
             print_table(COLUMNS, [attempt_cells(attempt) for attempt in report.attempts])
-        for line in report_lines(report):
+        for line in [*report_lines(report), *page]:
             echo(line)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)
+
+
+def write_page(report: drill.DrillReport) -> list[str]:
+    """Write a page of the killed run if the runs are kept; return a line with its path."""
+    killed = Path(report.kept or "", "killed")
+    if report.kept is None or not scan.is_dir(killed):
+        return []
+    target = killed.with_name("report.html")
+    write_page_of(killed, target)
+    return [f"report: {target}"]
 
 
 def run_drill(

@@ -56,7 +56,7 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
         raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")
     found = [report.read(place) for place in places]
     if html is not None:
-        disk.replace_with(html, [page.html(found[0], _checkpoints(found[0]))])
+        _write_page(found[0], html)
     if table is not None:
         disk.replace_with(table, _csv_lines(found[0]))
     if as_json:
@@ -69,6 +69,16 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
     for written in filter(None, (html, table)):
         if not as_json:
             echo(f"wrote {written} ({size(written.stat().st_size)})")
+
+
+def write_page_of(run: Path, target: Path) -> None:
+    """Write the page of a run to `target`."""
+    (place,) = status.find_runs(run)
+    _write_page(report.read(place), target)
+
+
+def _write_page(found: RunReport, target: Path) -> None:
+    disk.replace_with(target, [page.html(found, _checkpoints(found))])
 
 
 def _checkpoints(found: RunReport) -> list[dict[str, Any]]:

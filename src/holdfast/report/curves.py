@@ -117,13 +117,14 @@ def downsample(
 def summarize(curve: Curve) -> Mapping[str, Any]:
     """Return the last, least and greatest value of a curve, and the first step without a number."""
     finite = [(v, s) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)]
+    highest = max(finite, key=lambda each: each[0], default=(None, None))
     broken = (s for s, v in zip(curve.steps, curve.values, strict=True) if not math.isfinite(v))
     return {
         "last": curve.values[-1] if curve.values else None,
         "min": min(finite)[0] if finite else None,
         "min_step": min(finite)[1] if finite else None,
-        "max": max(finite)[0] if finite else None,
-        "max_step": max(finite)[1] if finite else None,
+        "max": highest[0],
+        "max_step": highest[1],  # the first of equal ones, as keep=Best(...) takes it
         "not_finite_from": next(broken, None),
         "points": len(curve.steps),
         "undone": sum(len(steps) for _, steps, _ in curve.undone),

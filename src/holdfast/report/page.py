@@ -127,8 +127,10 @@ def _timeline(body: ET.Element, report: RunReport) -> None:
     legend = _add(section, "p", **{"class": "soft"})
     for name in CATEGORIES:
         if spent.seconds[name] > 0:
-            _swatch(legend, name)
-            _text(legend, f"{name}  ")
+            part = _add(legend, "span", **{"class": "part"})
+            _swatch(part, name)
+            _text(part, name)
+            _text(legend, " ")
 
 
 def _piece(track: ET.Element, span: Span, began_s: float, wall_s: float) -> None:
@@ -184,7 +186,7 @@ def _interruptions(body: ET.Element, report: RunReport) -> None:
             "" if each.resumed_step is None else f"{each.resumed_step:,}",
             duration(each.lost_s),
             "" if each.down_s is None else duration(each.down_s),
-            each.advice,
+            each.advice.replace("`", ""),
         ]
         for each in report.interruptions[-MOST_ROWS:]
     ]
@@ -270,6 +272,10 @@ def _checkpoints(
         f"{len(report.saves):,} saves in all, for which the loop waited {duration(waited)}; "
         f"{len(checkpoints):,} exist.",
     )
+    if report.status.run is not None and checkpoints:
+        best = next((facts["name"] for facts in checkpoints if facts.get("best")), "")
+        place = f"{report.status.run}/checkpoints{f'/{best}' if best else ''}"
+        _add(_add(section, "p", "The best: " if best else "They lie in "), "code", place)
     rows = []
     for facts in checkpoints[-MOST_ROWS:]:
         if facts.get("damaged"):
