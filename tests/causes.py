@@ -44,6 +44,7 @@ PLANTED = [
     Planted("t_ema", "EMA", "shadow=shadow"),
     Planted("t_position", "position", "run.batches(loader)"),
     Planted("replay_buffer", "attributes", 'buffer=Fields(buffer, "observations", "pos", "full")'),
+    Planted("quasi_random", "attributes", 'engine=Fields(engine, "num_generated", "_quasi")'),
     Planted("environment", "generator", 'env_np_random=env.np_random, env=Fields(env, "state", "elapsed")'),
     Planted("own_generator", "generator", "rng=rng"),
     Planted("t_own_sampler", "error", "the sampler's order cannot be replayed", verdict="refused"),

@@ -38,8 +38,9 @@ import holdfast
 from holdfast import Every, disk, journal
 from holdfast.drill.evidence import generator_of
 from holdfast.inspect.diff import same_state
-from holdfast.run import finish, loader_cursor
+from holdfast.run.finish import AttemptEnd
 from holdfast.run.resume import Restorer
+from holdfast.run.safe_point import SafePoints
 from holdfast.run.saver import Saver
 from holdfast.state.snapshot import Snapshot
 from holdfast.store import attempt as attempts
@@ -72,7 +73,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "journal": (Saver, "_journal_save"),
     "readback": (pruning, "read_back"),
     "prune": (pruning, "discard"),
-    "end": (finish, "finish_run"),
+    "end": (AttemptEnd, "finish_run"),
 }
 NAMES = list(PHASES)
 LATE = "end"  # struck only in a run that is nearly done
@@ -140,7 +141,7 @@ class Watched:
         for phase, (owner, name) in PHASES.items():
             if owner is not None:
                 setattr(owner, name, self._around(phase, getattr(owner, name)))
-        vars(loader_cursor)["step_done"] = self._stepping(vars(loader_cursor)["step_done"])
+        SafePoints.step_done = self._stepping(SafePoints.step_done)
         Store.commit = self._noting(Store.commit)
 
     def _around(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:

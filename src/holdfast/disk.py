@@ -306,6 +306,22 @@ def _act_if_abandoned(path: Path, act: Callable[[], None]) -> bool:
     return True
 
 
+def lock(path: Path) -> int | None:
+    """Lock a file, which is created if need be, until this process ends; None: another process
+    holds the lock. Without locks on this file system the file counts as locked.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, modes.creation_mode(path, FILE_MODE))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        pass
+    return descriptor
+
+
 def make_private(directory: Path) -> None:
     """Keep all other users out of `directory`, which is created if need be, and of all that is in
     it.

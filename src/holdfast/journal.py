@@ -22,9 +22,9 @@ from . import disk, legible, scan
 
 Event = dict[str, Any]
 CLOSING = ("stop", "failed", "end")
-AFTERWARDS = (  # events of the job and of the copies after the attempt had stopped
+AFTERWARDS = (  # events of the job, copies and trackers after the attempt had stopped
     *("requeued", "not_requeued", "submitted"),
-    *("mirrored", "mirror_removed", "mirror_failed", "mirror_back", "undrained"),
+    *("mirrored", "mirror_removed", "mirror_failed", "mirror_back", "undrained", "tracker_told"),
 )
 _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics recorded after the loop belong to no checkpoint
 _BLOCK = 4096  # lines that are searched at once

@@ -28,6 +28,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"store", "data", "cluster", "lint", "board"},
     {"foreign"},
     {"inspect", "collective", "mirror"},
+    {"track"},
     {"run"},
     {"trainers"},
     {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"},
@@ -260,8 +261,8 @@ SIGNAL_CALLS = re.compile(
 
 
 def signals_only_in_stop_drill_and_supervise(module: Module) -> Iterator[Problem]:
-    """The signal door: run/stop.py listens, workers of loaders and mirrors are deaf, children/ hands on and kills."""
-    deaf = {"torch/workers.py", "mirror/__main__.py"}
+    """The signal door: run/stop.py listens, workers of loaders and of runs are deaf, children/ hands on and kills."""
+    deaf = {"torch/workers.py", "mirror/apart.py"}
     if module.path not in {"run/stop.py", *deaf} and module.room not in {"children", "drill", "supervise"}:
         yield from (Problem(node.lineno, name) for node, name in names(module) if SIGNAL_CALLS.fullmatch(name))
 

@@ -70,3 +70,23 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "broken.db").write_bytes(b"SQLite format 3\x00 and no more")
     (tmp_path / "place").mkdir()
     assert {} == files.read_files([str(tmp_path / name) for name in ("broken.db", "place", "nothing", "pipe")])
+
+
+def test_files_that_were_there_and_have_changed_are_named(tmp_path):
+    """New files, hidden ones and those that stay are not; of many the first few, with how many more there are."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    for name in ("out/best.pt", "kept.txt", "gone.txt", ".hidden/x"):
+        (tmp_path / name).write_text("of the user")
+    before = files.list_files(tmp_path)
+    assert "" == files.describe_overwritten(tmp_path, before)
+    (tmp_path / "out/best.pt").write_text("of a drilled run")
+    (tmp_path / "new.txt").write_text("new")
+    (tmp_path / ".hidden/x").write_text("hidden and changed")
+    (tmp_path / "gone.txt").unlink()
+    line = files.describe_overwritten(tmp_path, before)
+    assert line.startswith("the script has written over files that were here: out/best.pt; ")
+    many = {f"f{at}": (0, 0) for at in range(9)}
+    for name in many:
+        (tmp_path / name).write_text("changed")
+    assert "f0, f1, f2, f3, f4 and 4 more; " in files.describe_overwritten(tmp_path, many)

@@ -30,7 +30,7 @@ STEP = "step-000000001"
 HANGS = """
 import time
 from holdfast.mirror import folder, worker
-worker.MirrorWorker.__init__.__kwdefaults__["patience_s"] = 0.0
+worker.PATIENCE_S = 0.0
 def names(*_):
     print("a library prints this", flush=True)
     time.sleep(60)

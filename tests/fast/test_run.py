@@ -295,7 +295,7 @@ def test_a_safe_point_of_ones_own_is_for_loops_of_another_shape(tmp_path):
     with new_run(tmp_path / "epochs", Toy()) as run:
         for _ in run.epochs(1):
             for _ in run.batches([1]):
-                with pytest.raises(UsageError, match="a safe point of their own"):
+                with pytest.raises(UsageError, match="remove the call"):
                     run.safe_point()
             run.safe_point()
     assert 2 == run.step

@@ -43,3 +43,9 @@ def test_the_rule_sees_an_offence():
     for offence in offences:
         assert len(assigned_to_others(offence)) == 1, offence
     assert not assigned_to_others("self.saved = 1\nsaved = session.saves.saved\nsession.saves.ask()")
+
+
+def test_three_modules_take_the_whole_attempt():
+    """Only what begins, saves and ends an attempt takes its `Session`; `run.py` makes it and hands its parts on."""
+    takes = {path.stem for path in ROOM.glob("*.py") if "from .session import" in path.read_text(encoding="utf-8")}
+    assert takes == {"opening", "safe_point", "finish", "run"}

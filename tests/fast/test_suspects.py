@@ -5,12 +5,14 @@ import random
 import sys
 import types
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from holdfast import Fields
 from holdfast.drill import advice, cause
 from holdfast.drill.advice import rank_suspects
 from holdfast.drill.by_itself import cause_of
@@ -19,6 +21,7 @@ from holdfast.drill.evidence import RunTrace
 from holdfast.drill.safepoint import SafePoint
 from holdfast.drill.sights import VariableHistory, VariableRecord
 from holdfast.drill.suspects import Suspect, consumed_other_batch, find_suspects, restarted_counters, script_name
+from holdfast.errors import UsageError
 from holdfast.run import drilled
 from holdfast.run.carried import variables_carried_past
 from holdfast.run.visible import is_user_code
@@ -255,6 +258,22 @@ def test_noting_draws_nothing_iterates_nothing_and_survives_what_raises():
     assert found["values"]["generator"] != UNREAD
 
 
+class Genes(list):
+    """An individual as DEAP makes them."""
+
+    def __init__(self, genes):
+        super().__init__(genes)
+        self.fitness = None
+
+
+@pytest.mark.parametrize("count", [3, 300])
+def test_an_object_that_nobody_can_save_is_noted_with_the_call_that_it_lacks(count):
+    """Among few that are visited one by one, and among many."""
+    about = noted(pop=[Genes([1, 2]) for _ in range(count)], mutate=partial(max, 1))["about"]
+    calls = {path.partition("[")[0]: each["unread"] for path, each in about.items() if each.get("unread")}
+    assert calls == {"pop": "holdfast.register(Genes, encode, decode)"}
+
+
 def test_what_is_too_large_is_not_read(monkeypatch):
     """A drill must not take hours to look."""
     monkeypatch.setattr("holdfast.run.witness.LARGEST_BYTES", 1000)
@@ -420,6 +439,9 @@ WORKERS = {"train": {"workers": 2, "dataset": "Digits"}}
 CHANGES = {"train": {"changes": ["reads"]}}
 CALLBACK = "trainer/callbacks/ModelCheckpoint/state/best_model_score"  # no optimizer has it
 SEEDED = {"train": {"workers": 2, "dataset": "Seeded(Digits)"}}
+LATE = CauseFacts(
+    suspects=[suspect("model.slope", owner="Line"), suspect("model.grads", "container", None, owner="Line")]
+)
 BY_VARIABLES = [
     (left("lr", stored=True), "variable", "run.vars.lr wherever the loop says lr"),
     (left("main:lr", stored=True), "variable", "run.vars.lr"),
@@ -449,7 +471,9 @@ BY_VARIABLES = [
     (CauseFacts(iterators=("batches",)), "position", "batches, an iterator whose place is not restored"),
     (left("bar.loss", owner="Bar")._replace(iterators=("trainer.dl",)), "position", "Also (attributes): the resume"),
     (left("model.weight", owner="Linear", frozen=True), "immutable", "model = tree.value"),
+    (LATE, "attributes", 'Fields(model, "slope"))). A start has no model.grads'),
 ]
+UNREAD_POP = {"pop": "holdfast.register(Individual, encode, decode)"}
 BY_LEAVES = [
     (tracked("tree:opt"), "scheduler", "Track the scheduler"),
     (tracked("model/w", "tree:opt"), "scheduler", "Track the scheduler"),
@@ -463,6 +487,8 @@ BY_LEAVES = [
     (tracked("tree:holdfast", loaders={}), "position", "run.batches(loader)"),
     (tracked("tree:holdfast", loaders={}, seen=True), "unseen", "a solver"),
     (tracked("model/w", loaders={}, seen=True), "unseen", "a solver"),
+    (tracked("tree:holdfast", loaders={}, seen=True, unread=UNREAD_POP), "unread", "register(Individual, "),
+    (tracked("model/w", loaders={}, seen=True, unread=UNREAD_POP), "unread", "dict(..., pop=pop)"),
     (tracked("tree:opt", "tree:sched")._replace(all_leaves=("tree:opt", "tree:sched")), "scheduler", "is tracked"),
     (tracked("holdfast/rng/torch/cpu", persistent=("val",)), "draws", "val has persistent workers"),
     (tracked(metrics=("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
@@ -504,11 +530,49 @@ def test_members_of_one_list_share_one_line():
     assert line.text == f"Track it: Run(path, dict(..., {expected}))"
 
 
+def test_a_generator_of_a_member_is_tracked_and_not_the_object_that_holds_the_list():
+    """A vector environment has no state of its own to save; each of its environments has a generator."""
+    found = [suspect(f"envs.envs[{at}].env._np_random", "generator", owner="E") for at in range(2)]
+    found += [suspect("team.opts[1]", "stateful", role="optimizer"), suspect("loaders[0].rng", "generator", owner="L")]
+    (line,) = advice.advice_lines(found, ())
+    members = "envs_envs_env__np_random_each=[each.env._np_random for each in envs.envs]"
+    expected = f"{members}, team_opts=team.opts, loaders_0__rng=loaders[0].rng"
+    assert line.text == f"Track it: Run(path, dict(..., {expected}))"
+    assert [fix.names for fix in line.fixes][:2] == [
+        ("envs.envs[0].env._np_random",),
+        ("envs.envs[1].env._np_random",),
+    ]
+
+
 def test_members_that_the_loop_replaces_are_kept_by_their_list():
     """The fields of an object that is gone restore nothing: a hall of fame keeps `keys`, not `keys[0].wvalues`."""
     found = [suspect(f"hof.keys[{at}].wvalues", owner="Fitness", renewed=True) for at in range(2)]
     (line,) = advice.advice_lines([*found, suspect("team[0].score", owner="Player", renewed=True)], ())
     assert line.text == 'Track it: Run(path, dict(..., team=team, hof=Fields(hof, "keys")))'
+
+
+class FrozenInstanceError(AttributeError):
+    pass
+
+
+class Immutable:
+    """As a module of Equinox: it sets its attributes while it is made, and is no frozen dataclass."""
+
+    def __init__(self, weight):
+        object.__setattr__(self, "weight", weight)
+
+    def __setattr__(self, name, value):
+        raise FrozenInstanceError(name)
+
+
+def test_an_object_whose_class_refuses_to_set_attributes_is_kept_by_its_name():
+    """No line of Fields is printed for it, and Fields refuses it when it is made, not at the restore."""
+    model = Immutable(1.0)
+    about = noted(model=model)["about"]
+    assert about["model.weight"]["frozen"]
+    with pytest.raises(UsageError, match="its class is frozen"):
+        Fields(model, "weight")
+    assert "frozen" not in noted(env=Environment())["about"]["env.state"]
 
 
 def test_an_object_in_a_container_is_known_to_be_another_one():

@@ -24,6 +24,7 @@ MENDED = {  # a planted script -> what is added to it
     "t_second_optimizer": ["optimizer_d=optimizer_d"],
     "t_ema": ["shadow=shadow"],
     "replay_buffer": ['buffer=Fields(buffer, "observations", "pos", "full")'],
+    "quasi_random": ['engine=Fields(engine, "num_generated", "_quasi")'],
     "environment": ["env_np_random=env.np_random", 'env=Fields(env, "state", "elapsed")'],
     "own_generator": ["rng=rng"],
     "t_crops fresh": ["Seeded(dataset, seed=0)"],
@@ -78,6 +79,17 @@ def test_a_planted_script_becomes_identical_by_its_line_alone(script, scripts, z
     assert not list(scripts.glob(".*.py"))
 
 
+def test_a_model_that_a_run_cannot_track_is_restored_by_its_attributes(tmp_path):
+    """It looks like torch's, by `parameters()` and `zero_grad()`, and has no `state_dict()`."""
+    script = tmp_path / "own_model.py"
+    script.write_text(OWN_MODEL)
+    found = repair_script([sys.executable, str(script)], DrillOptions(kills=2), quiet, lambda *_: None, new=True)
+    assert (found.verdict, [each.what for each in found.additions]) == (
+        IDENTICAL,
+        ['model=Fields(model, "slope", "offset")'],
+    ), found
+
+
 @pytest.mark.parametrize("script", sample(list(STUCK), 1))
 def test_what_no_listed_addition_mends_is_stuck_and_nothing_is_added(script, scripts, zygotes):
     """No seed is added, no worker taken away, no output removed."""
@@ -109,6 +121,35 @@ def main(steps=20):
 
 
 main()
+"""
+
+
+OWN_MODEL = """
+import random
+
+random.seed(3)
+
+
+class Line:
+    def __init__(self):
+        self.slope, self.offset = 0.1, 0.0
+
+    def parameters(self):
+        return [self.slope, self.offset]
+
+    def zero_grad(self):
+        self.grads = [0.0, 0.0]
+
+
+model = Line()
+print(model.parameters())
+for step in range(12):
+    model.zero_grad()
+    x = random.uniform(-1, 1)
+    error = model.slope * x + model.offset - x * x
+    model.slope -= 0.1 * error * x
+    model.offset -= 0.1 * error
+    print(f"{step}: {error:.6f}")
 """
 
 

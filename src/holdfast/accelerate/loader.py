@@ -204,9 +204,8 @@ class PreparedFeed(Feed):
                     self._notes.popleft()
                 yield batch
                 batch = next(batches, _END)
-        except (
-            GeneratorExit
-        ):  # the loop was left: accelerate would go on counting this loader as the active one
+        # the loop was left: accelerate would go on counting this loader as the active one
+        except GeneratorExit:
             batches.close()
             self._loader.end()
             raise

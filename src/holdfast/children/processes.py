@@ -21,15 +21,14 @@ def descendants(ancestor: int) -> list[int]:
     return [pid for pid, _ in _descendants_with_parents(ancestor)]
 
 
-def rank_workers(ancestor: int, variable: str) -> list[int]:
-    """Return the descendants that were started with that environment variable, by a process
+def rank_workers(ancestor: int) -> list[int]:
+    """Return the descendants that were started with RANK in their environment, by a process
     without it.
     """
-    given = f"\0{variable}="
     found = {
         pid: parent
         for pid, parent in _descendants_with_parents(ancestor)
-        if given in "\0" + _read(f"{pid}/environ")
+        if "\0RANK=" in "\0" + _read(f"{pid}/environ")
     }
     return [pid for pid, parent in found.items() if parent not in found]
 

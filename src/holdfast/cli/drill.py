@@ -45,9 +45,7 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @options.option(
     "--signals", type=_Signals(), default="KILL,TERM", help=f"Taken in turn: {','.join(SIGNALS)}."
 )
-@options.option(
-    "--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged."
-)
+@options.drill_seed
 @click.option(
     "--steps",
     type=click.IntRange(2),

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     help="Places from which each drill resumes the run.",
 )
 @click.option("--steps", type=click.IntRange(2), metavar="N", help="Drill the first N steps only.")
-@options.option(
-    "--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged."
-)
+@options.drill_seed
 @click.option("--write", is_flag=True, help="Write the script if the last drill says identical.")
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

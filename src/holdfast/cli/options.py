@@ -169,6 +169,9 @@ rank = click.option(
     type=click.IntRange(min=0),
     help="As that rank saved it, where several did. Default: 0.",
 )
+drill_seed = option(
+    "--seed", type=int, metavar="N", default=0, help="Decides when and what is killed and damaged."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 everything = click.option(
     "--all", "everything", is_flag=True, help="Leave nothing out of a long list."

@@ -221,9 +221,8 @@ class Requeue(msgspec.Struct, dict=True):
             return left
         try:
             number = self._submit_successor()
-        except (
-            ClusterError
-        ) as error:  # also if it is unknown whether a job was submitted: two are worse than none
+        # also if it is unknown whether a job was submitted: two are worse than none
+        except ClusterError as error:
             return self._failure_result(
                 ClusterError(f"{refusal}; nor could a job be submitted to follow it: {error}")
             )

@@ -145,7 +145,7 @@ class ReplayFeed(Feed):
                 self._memory["last_rng"] = before
                 yield batch
         finally:
-            _close(batches)
+            close_batches(batches)
 
     def _replayed(self, position: FeedPosition) -> Iterator[Any]:
         """Return the pass of `position`, after its consumed batches."""
@@ -170,7 +170,7 @@ class ReplayFeed(Feed):
             return
         now = rng.capture()
         batches, _ = self._find_same_pass(position)
-        _close(batches)
+        close_batches(batches)
         rng.restore(now)
 
     def _find_same_pass(self, position: FeedPosition) -> tuple[Iterator[Any], Any]:
@@ -182,7 +182,7 @@ class ReplayFeed(Feed):
             first, self._read = next(batches, _NOTHING), 1
             if first is not _NOTHING and position.get("first") in {None, digest(first)}:
                 return batches, first
-            _close(batches)
+            close_batches(batches)
         raise self._other_batches_error(epoch, 1)
 
     def _other_batches_error(self, epoch: int, number: int, cause: str = "") -> Mismatch:
@@ -196,7 +196,8 @@ class ReplayFeed(Feed):
         return "it depends on more than the random numbers with which it began"
 
 
-def _close(batches: Iterator[Any]) -> None:
+def close_batches(batches: Iterator[Any]) -> None:
+    """Release what an iterator over batches holds, such as workers, if it can."""
     close = getattr(batches, "close", None)
     if close is not None:
         close()

@@ -145,7 +145,12 @@ def _changed(suspect: Suspect) -> str:
 def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
     whole: dict[str, Fix] = {}
     fields: dict[str, list[str]] = {}
+    late = [each.name for each in found if each.now is None and each.about.owner]
+    if len(late) == len(found):
+        late = []  # there is no other line
     for suspect in found:
+        if suspect.name in late:
+            continue
         owner = _name_as_code(suspect.owner)
         row = _name_as_code(suspect.owner).rpartition("[")[0] if suspect.about.renewed else ""
         if "." in row:  # the list is kept, since its members are other objects by now
@@ -154,7 +159,9 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
         elif suspect.about.kind not in ("generator", "stateful") and owner and not row:
             fields.setdefault(owner, []).append(suspect.name.rpartition(".")[2])
         else:
-            name = _name_as_code(suspect.root if "[" in suspect.name else suspect.name)
+            name = row or _name_as_code(suspect.name)
+            while name.endswith("]"):  # the list has all members
+                name = name.rpartition("[")[0]
             word = _free_word(_tracking_name(name), state)
             whole[word] = Fix("track", (name,), word=word)
     taken = {*whole, *state, *(each.about.owner_tracked for each in found)}
@@ -170,6 +177,8 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
         )
     lacking = sorted({each.about.owner_tracked for each in found if each.about.owner_tracked})
     why = f" (what {', '.join(lacking)} saves of itself leaves them out)" if lacking else ""
+    if late:
+        why += f". A start has no {', '.join(late)}: what needs it wants a first value before Run"
     return AdviceLine(
         f"Track it: Run(path, dict(..., {', '.join(_arguments(fixes))})){why}", tuple(fixes)
     )
@@ -177,12 +186,13 @@ def _track_line(found: Sequence[Suspect], state: Collection[str]) -> AdviceLine:
 
 def _arguments(fixes: Sequence[Fix]) -> list[str]:
     """Return the arguments of dict() that track them.
-    Members of one list with the same attributes share one.
+    What members of one list have alike shares one.
     """
     alike: dict[tuple[str, ...], list[Fix]] = {}
     for fix in fixes:
         row, index, rest = _split_member(fix)
-        alike.setdefault((row, rest, *fix.names) if index else (fix.word,), []).append(fix)
+        names = fix.names if fix.owner else ()
+        alike.setdefault((row, rest, *names) if index else (fix.word,), []).append(fix)
     return [
         _members_argument(each) if len(each) > 1 else tracking_argument(each[0])
         for each in alike.values()
@@ -190,17 +200,19 @@ def _arguments(fixes: Sequence[Fix]) -> list[str]:
 
 
 def _split_member(fix: Fix) -> tuple[str, str, str]:
-    """Return the list, the index and the rest of the owner's name:
+    """Return the list, the index and the rest of the object's name:
     `envs`, `[0]`, `.env`; without a list no index.
     """
-    found = _MEMBER.fullmatch(fix.owner)
-    return (fix.owner, "", "") if found is None else (found["row"], found["index"], found["rest"])
+    name = fix.owner or fix.names[0]
+    found = _MEMBER.fullmatch(name)
+    return (name, "", "") if found is None else (found["row"], found["index"], found["rest"])
 
 
 def _members_argument(fixes: Sequence[Fix]) -> str:
     row, _, rest = _split_member(fixes[0])
     quoted = '", "'.join(fixes[0].names)
-    return f'{_tracking_name(row + rest)}_each=[Fields(each{rest}, "{quoted}") for each in {row}]'
+    value = f'Fields(each{rest}, "{quoted}")' if fixes[0].owner else f"each{rest}"
+    return f"{_tracking_name(row + rest)}_each=[{value} for each in {row}]"
 
 
 def tracking_argument(fix: Fix) -> str:

@@ -53,6 +53,8 @@ class CauseFacts(NamedTuple):
     # mistakes in the script that the run reported: kind, name, line
     told: tuple[tuple[str, str, str], ...] = ()
     iterators: tuple[str, ...] = ()  # iterators that the loop advances itself
+    # variables that were not compared, with the call that they lack
+    unread: Mapping[str, str] = {}
     unwalked: tuple[str, ...] = ()  # loaders of the script that no run.batches walks
     persistent: tuple[str, ...] = ()  # those of them with persistent workers
     seen: bool = False  # the script's variables were recorded
@@ -185,6 +187,7 @@ def gather_facts(
         idle_step=_is_idle(reference, other, place, attempt),
         told=tuple(dict.fromkeys(told)),
         iterators=_iterators(reference),
+        unread=_unread(reference),
         unwalked=_unwalked(reference),
         persistent=_unwalked(reference, "=True"),
         seen=any(sight.values for sight in reference.sights.all),
@@ -211,6 +214,30 @@ def _iterators(reference: RunTrace) -> tuple[str, ...]:
         script_name(path)
         for path, each in about
         if each.kind == "iterator" and each.live and _has_script_name(path)
+    )
+
+
+def _unread(reference: RunTrace) -> dict[str, str]:
+    """Return the live variables of which an object lacks register(), with that call."""
+    about = [item for sight in reference.sights.all[-1:] for item in sight.about.items()]
+    return {
+        re.split(r"[.\[]", script_name(path))[0]: each.unread
+        for path, each in about
+        if each.unread and each.live and not each.tracked and _has_script_name(path)
+    }
+
+
+def _unread_cause(facts: CauseFacts) -> DivergenceCause:
+    """What no comparison can see: objects that need register(), or else anything."""
+    if not facts.unread:
+        return UNSEEN
+    names, calls = ", ".join(facts.unread), dict.fromkeys(facts.unread.values())
+    tracked = ", ".join(f"{name}={name}" for name in facts.unread)
+    return DivergenceCause(
+        "unread",
+        f"everything that the drill can read was equal, and it cannot read {names}: say how its "
+        f"objects are saved, {'; '.join(calls)}, and track what the loop changes: "
+        f"Run(path, dict(..., {tracked}))",
     )
 
 
@@ -530,7 +557,7 @@ def _cause_from_leaves(facts: CauseFacts) -> DivergenceCause:
             "generator=torch.Generator(), or walk it inside of `with torch.random.fork_rng():`",
         )
     if not facts.loaders:
-        return UNSEEN if facts.seen and not facts.unwalked else POSITION
+        return _unread_cause(facts) if facts.seen and not facts.unwalked else POSITION
     if drawn:
         return DivergenceCause(
             "draws",
@@ -602,7 +629,7 @@ def _weights_cause(facts: CauseFacts) -> DivergenceCause:
             "weights, an optimizer inside), or sparse gradients that were pending",
         )
     if facts.other_batch is False or (facts.seen and not facts.loaders and not facts.unwalked):
-        return UNSEEN
+        return _unread_cause(facts)
     if not facts.loaders:
         return POSITION
     if facts.unseeded:

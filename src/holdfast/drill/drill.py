@@ -62,9 +62,13 @@ class Drill:
 
     def run(self) -> DrillReport:
         """Run the drill and return the findings."""
-        began = time.monotonic()
-        with kill.unwinding_on_signals(), _runs_directory(self.options.keep) as place:
-            found = self._run(place)
+        began, here = time.monotonic(), files.list_files(Path.cwd())
+        try:
+            with kill.unwinding_on_signals(), _runs_directory(self.options.keep) as place:
+                found = self._run(place)
+        finally:
+            if line := files.describe_overwritten(Path.cwd(), here):
+                self.say(line)
         found.total_s = time.monotonic() - began
         found.kept = None if self.options.keep is None else str(self.options.keep)
         return found
@@ -93,7 +97,7 @@ class Drill:
         if self._idle:
             names = ", ".join(sorted(self._idle))
             found.notes.append(
-                f"nobody seeds or draws from the generators of {names}: compared within each run"
+                f"the script does not use the random numbers of {names}: compared within each run"
             )
         if cut := max((sight.cut for sight in reference.sights.all), default=0):
             found.notes.append(

@@ -9,6 +9,7 @@ there twice.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
@@ -21,6 +22,7 @@ from ..store import format
 from .output import split_numbers
 
 MOST_BYTES = 32 << 20  # of one file; a longer one is compared only as a whole
+MOST_LISTED, MOST_NAMED = 20_000, 5
 _SQLITE = b"SQLite format 3\x00"
 
 
@@ -38,6 +40,38 @@ class FileDifference(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
+
+
+def list_files(root: Path) -> dict[str, tuple[int, int]]:
+    """Return the sizes and times of the files below `root`, without hidden directories; of a large
+    tree those that come first.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for folder, below, names in scan.walk(root):
+        below[:] = sorted(each for each in below if not each.startswith("."))
+        for name in names:
+            with suppress(OSError):
+                facts = os.lstat(os.path.join(folder, name))
+                found[os.path.relpath(os.path.join(folder, name), root)] = (
+                    facts.st_size,
+                    facts.st_mtime_ns,
+                )
+        if len(found) > MOST_LISTED:
+            break
+    return found
+
+
+def describe_overwritten(root: Path, before: Mapping[str, tuple[int, int]]) -> str:
+    """Return a line about the files that were there before and have changed; "" if none has."""
+    now = list_files(root)
+    changed = sorted(name for name, facts in before.items() if now.get(name, facts) != facts)
+    if not changed:
+        return ""
+    more = f" and {len(changed) - MOST_NAMED:,} more" if len(changed) > MOST_NAMED else ""
+    return (
+        "the script has written over files that were here: "
+        f"{', '.join(changed[:MOST_NAMED])}{more}; they hold what a drilled run wrote"
+    )
 
 
 def read_files(paths: Iterable[str]) -> dict[str, FileContent]:

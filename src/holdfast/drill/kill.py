@@ -101,7 +101,7 @@ class ChildTree(children.Child):
         """Send SIGKILL to one process that has a rank,
         and to no other; without ranks, to the command.
         """
-        ranks = sorted(processes.rank_workers(self.pid, "RANK")) or [self.pid]
+        ranks = sorted(processes.rank_workers(self.pid)) or [self.pid]
         warden.send_signal([ranks[int(which * len(ranks))]], signal.SIGKILL)
 
     def finish(self) -> int:

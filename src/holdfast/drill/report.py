@@ -13,12 +13,7 @@ OUTPUT_DIFFERS = "state identical, output differs"
 NOT_PROVEN = "not proven"
 NOT_DETERMINISTIC = "not deterministic by itself"
 
-LIMITS = (
-    "Killing processes does not lose the page cache: "
-    "power loss is not drilled here, the project's own crash tests "
-    "cover "
-    "it."
-)
+LIMITS = "A drill is no test of a power cut; the project's own crash tests are."
 
 
 class DrillAttempt(msgspec.Struct, kw_only=True):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from ..errors import Damaged, StoreError
-from ..state.codec import ITEMSIZE
+from ..state.codec import ITEMSIZE, c_stride
 from ..store.boxes import Box, byte_ranges
 from ..store.format import hasher
 from .limits import READ_BYTES
@@ -155,11 +155,6 @@ class ForeignLeaf:
             for start, offset, size in byte_ranges(self.shape, box, self.itemsize):
                 found[start : start + size] = data[offset : offset + size]
         return found
-
-
-def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of items in C order."""
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def _place_size(place: Place) -> int:

@@ -16,10 +16,10 @@ READ_BYTES = 1 << 20  # at once, of bytes that are only checked
 
 
 class Bounded:
-    """Wraps a file; at most `limit` bytes can be read from it."""
+    """Wraps a file; at most `PICKLE_BYTES` bytes can be read from it."""
 
-    def __init__(self, file: BinaryIO, limit: int, where: object) -> None:
-        self._file, self._left, self._limit, self._where = file, limit, limit, where
+    def __init__(self, file: BinaryIO, where: object) -> None:
+        self._file, self._left, self._where = file, PICKLE_BYTES, where
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
@@ -32,7 +32,7 @@ class Bounded:
         self._left -= len(data)
         if self._left < 0:
             raise StoreError(
-                f"{self._where}: more than {self._limit >> 20} "
+                f"{self._where}: more than {PICKLE_BYTES >> 20} "
                 "MiB of what is no tensor; it is not read"
             )
         return data

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import Damaged, StoreError
-from .limits import OPCODES, PICKLE_BYTES, Bounded
+from .limits import OPCODES, Bounded
 
 
 class PickledName(NamedTuple):
@@ -69,7 +69,7 @@ def read(file: BinaryIO, where: object) -> Any:
         StoreError: it is larger than this reads.
     """
     machine = _PickleMachine()
-    bounded: Any = Bounded(file, PICKLE_BYTES, where)
+    bounded: Any = Bounded(file, where)
     try:
         for number, (opcode, argument, _) in enumerate(pickletools.genops(bounded)):
             if number >= OPCODES:

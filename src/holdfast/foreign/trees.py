@@ -14,12 +14,12 @@ import msgspec
 
 from ..errors import Damaged, StoreError
 from ..legible import is_text
-from ..state.codec import ITEMSIZE, UNSOUND
+from ..state.codec import ITEMSIZE, UNSOUND, c_stride
 from ..state.nodes import format_node, quote_key, unused_key
 from ..state.nodes import scalar_value as simple
 from ..state.tree import INLINE_BYTES, MAX_DEPTH
 from ..state.values import NODES
-from .leaf import ForeignLeaf, LeafChunk, Place, c_stride
+from .leaf import ForeignLeaf, LeafChunk, Place
 from .limits import VALUES
 from .pickles import DICT, PickledCall, PickledName
 

@@ -6,41 +6,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
-from ..run.weights import rename_leaf
+from ..run.weights import Report, match_by_name, rename_leaf
 from . import orbax
 from .tree import FACTS, Tree, leaf_difference
-
-
-class TreeMatch(NamedTuple):
-    """Which leaves fit a tree, by the tree's names; `unexpected` names those that the tree does not
-    have.
-    """
-
-    loaded: list[str]
-    missing: list[str]
-    unexpected: list[str]
-    mismatched: list[str]
 
 
 def is_model(target: object) -> TypeGuard[Tree[Any]]:
     return isinstance(target, Tree)
 
 
-def match_weights(
-    tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]
-) -> TreeMatch:
+def match_weights(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> Report:
     """Return which leaves of `stored` fit the tree after renaming; nothing is changed or read."""
     live, there = tree.leaves(), _renamed(stored, rename)
-    both = [name for name in live if name in there]
-    mismatched = [name for name in both if leaf_difference(live[name], there[name])]
-    return TreeMatch(
-        loaded=[name for name in both if name not in mismatched],
-        missing=[name for name in live if name not in there],
-        unexpected=[name for name in there if name not in live],
-        mismatched=mismatched,
-    )
+    return match_by_name(live, there, lambda name: leaf_difference(live[name], there[name]))
 
 
 def read_matching(tree: Tree[Any], stored: Mapping[str, Any], rename: Mapping[str, str]) -> None:

@@ -144,9 +144,8 @@ class FitRun:
     def _watch_updates(self) -> Iterator[None]:
         try:
             yield
-        except (
-            GeneratorExit
-        ):  # Keras leaves our iteration when TensorFlow has found the end of the data
+        # Keras leaves our iteration when TensorFlow has found the end of the data
+        except GeneratorExit:
             raise
         except BaseException as error:
             self._end_run(error)

@@ -247,7 +247,7 @@ class WorkerClient:
     def _run_worker(self) -> str:
         """Start a worker, and handle its events until it has ended; return how it did."""
         try:
-            child = WorkerProcess(self._python)
+            child = WorkerProcess(self._python, "holdfast.mirror", "the mirrors'")
         except OSError as error:
             return f"the mirrors' process cannot be started: {error.strerror}"
         try:

@@ -18,11 +18,15 @@ from .protocol import Event, WorkerOrder, encode_line, events
 
 
 class WorkerProcess:
-    """One worker. The client's thread reads, and any thread writes."""
+    """One worker of a room. The client's thread reads, and any thread writes.
 
-    def __init__(self, python: Sequence[str]) -> None:
-        command = [*python, "-P", "-W", "ignore", "-m", "holdfast.mirror"]
-        self._errors = disk.create_shared("holdfast-mirrors", 0)  # receives why it ended by itself
+    `whose`: for messages, as in "the mirrors'".
+    """
+
+    def __init__(self, python: Sequence[str], room: str, whose: str) -> None:
+        command = [*python, "-P", "-W", "ignore", "-m", room]
+        self._whose = whose
+        self._errors = disk.create_shared(room, 0)  # receives why it ended by itself
         pipe = subprocess.PIPE
         try:
             # without close_fds Python uses posix_spawn. Else it would wait for a loader that
@@ -97,7 +101,7 @@ class WorkerProcess:
         text = next(
             (each.decode(errors="replace").strip() for each in reversed(last) if each.strip()), ""
         )
-        return f"the mirrors' process ended ({how})" + (f": {text}" if text else "")
+        return f"{self._whose} process ended ({how})" + (f": {text}" if text else "")
 
     def kill(self) -> None:
         """Kill it. A process that waits in the kernel for a lost server is abandoned."""

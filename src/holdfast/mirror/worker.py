@@ -17,9 +17,9 @@ from typing import IO, NoReturn
 
 import msgspec
 
-from .. import disk
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.signing import Key
+from .apart import take_pipes
 from .place import redact_url
 from .protocol import ALL, Event, WorkerOrder, encode_line, orders, rule_from_json
 from .replicator import Replicator
@@ -28,7 +28,6 @@ LOOK_S = 1.0  # between two checks that the parent is alive and no place is stuc
 # beyond its budget: each call of a library has a time limit; one that exceeds it hangs for good
 PATIENCE_S = 60.0
 
-NICE = 10  # the training's processes come first
 _BAD, _STUCK = 2, 3  # exit statuses: the run sent an invalid order; a library hangs
 
 
@@ -37,10 +36,8 @@ class MirrorWorker:
     exits by itself.
     """
 
-    def __init__(
-        self, out: IO[bytes], errors: IO[bytes], *, patience_s: float = PATIENCE_S
-    ) -> None:
-        self._out, self._errors, self._patience_s = out, errors, patience_s
+    def __init__(self, out: IO[bytes], errors: IO[bytes]) -> None:
+        self._out, self._errors = out, errors
         self._turn = threading.Lock()
         self._replicators: list[Replicator] = []
         self._drained: set[int] = set()
@@ -104,7 +101,7 @@ class MirrorWorker:
         while os.getppid() == self._parent:
             for replicator in self._replicators:
                 # such a call cannot be ended; its process can
-                if replicator.is_stuck(self._patience_s):
+                if replicator.is_stuck(PATIENCE_S):
                     self._exit_process(
                         f"{redact_url(replicator.url)}: a call to its library hangs",
                         _STUCK,
@@ -120,13 +117,5 @@ class MirrorWorker:
 
 
 def main() -> NoReturn:
-    """Take stdin and stdout for the protocol; nothing else reads or writes them from here on."""
-    source, target, errors = (
-        os.fdopen(os.dup(number), mode) for number, mode in enumerate(("rb", "wb", "wb"))
-    )
-    nowhere = disk.open_null()
-    for taken in (0, 1, 2):  # a library's output could contain a secret, or break a line
-        os.dup2(nowhere, taken)
-    os.close(nowhere)
-    os.nice(NICE)
+    source, target, errors = take_pipes()
     MirrorWorker(target, errors).serve(source)

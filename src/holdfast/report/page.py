@@ -128,9 +128,9 @@ def _timeline(body: ET.Element, report: RunReport) -> None:
     legend = _add(section, "p", **{"class": "soft"})
     for name in CATEGORIES:
         if spent.seconds[name] > 0:
-            part = _add(legend, "span", **{"class": "part"})
-            _swatch(part, name)
-            _text(part, name)
+            entry = _add(legend, "span", **{"class": "part"})
+            _swatch(entry, name)
+            _text(entry, name)
             _text(legend, " ")
 
 

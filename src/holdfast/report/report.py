@@ -202,7 +202,14 @@ class _Collector:
             case "environment":
                 kept = {name: event[name] for name in ENVIRONMENT if event.get(name) is not None}
                 self.environments.append((log.attempt, kept))
-            case "told" | "save_failed" | "unreadable" | "quarantined" | "mirror_failed":
+            case (
+                "told"
+                | "tracker_told"
+                | "save_failed"
+                | "unreadable"
+                | "quarantined"
+                | "mirror_failed"
+            ):
                 line = event.get("what") or event.get("why") or event.get("error") or event["event"]
                 self.warnings.append((log.attempt, float(event["time"]), str(line)))
 

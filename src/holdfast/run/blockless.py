@@ -15,11 +15,10 @@ from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 from ..errors import HoldfastError, Stopped, UsageError
-from ..store import format
-from ..store.attempt import Attempt
 from ..terminal import flush, say, warn
-from . import finish
-from .session import Session
+from .finish import AttemptEnd
+from .position import RunProgress
+from .stop import Lifetime
 
 STOPPED = 75  # the exit code of a stop
 
@@ -34,8 +33,16 @@ class LoopLeft(HoldfastError):
 class BlocklessRun:
     """A run that `start()` began, until it ends."""
 
-    def __init__(self, session: Session, let_go: Callable[[], None]) -> None:
-        self.session = session
+    def __init__(
+        self,
+        lifetime: Lifetime,
+        progress: RunProgress,
+        end: AttemptEnd,
+        take_signals: Callable[[], None],
+        let_go: Callable[[], None],
+    ) -> None:
+        self.lifetime, self._progress, self._end, self.path = lifetime, progress, end, end.path
+        self._take_signals = take_signals  # and show the progress of the loop
         self._let_go = let_go  # tells the Run that it has ended
         self.thread = threading.get_ident()
         self._walker = self.thread  # the thread that walks the outermost loop
@@ -49,13 +56,12 @@ class BlocklessRun:
     def on_loop_begin(self) -> None:
         """Prepare the run before its outermost loop begins."""
         self._walker = threading.get_ident()
-        self.session.stop.__enter__()
-        self.session.display.begin(draws=self.session.ranks.leads)
+        self._take_signals()
 
     def on_loop_end(self) -> None:
         """Finish the run after its outermost loop. Errors are raised at the loop."""
         try:
-            finish.finish_run(self.session)
+            self._end.finish_run()
         except BaseException as error:
             self.end_with_error(error)
             raise
@@ -71,17 +77,16 @@ class BlocklessRun:
         # the garbage collector closed it, on a thread of ours
         if threading.get_ident() != self._walker:
             return
-        found, session = detect_loop_exit(ours), self.session
+        found = detect_loop_exit(ours)
         if not found.on_purpose:
             self._left_in = found.code
-            raised = session.walks.raised
+            raised = self._progress.walks.raised
             if found.unclear and raised is None:
-                step, saved = session.position.step, session.saves.saved or format.CheckpointName(0)
                 say(
-                    f"{session.path}: the loop ended at step {step} "
+                    f"{self.path}: the loop ended at step {self._progress.position.step} "
                     "with an exception, or because an iterator around "
                     "it had enough (islice, zip): not finished, "
-                    f"saved up to step {saved.step}. A limit belongs into "
+                    f"saved up to step {self._end.saved_step}. A limit belongs into "
                     "the loop itself, as in run.steps(50)"
                 )
             self.end_with_error(raised or LoopLeft("the loop was left by an exception"))
@@ -92,12 +97,12 @@ class BlocklessRun:
             self._late = error
             _blockless.append(self)
             if not isinstance(error, Stopped):
-                warn(f"{session.path}: the end is not saved: {error}")
+                warn(f"{self.path}: the end is not saved: {error}")
 
-    def end_unfinished(self, why: str) -> None:
-        """End the run before its loop has ended. It is not marked as finished."""
-        if not self.session.lifetime.is_over:
-            self.end_with_error(LoopLeft(why))
+    def end_unfinished(self) -> None:
+        """End the run, because a new one begins at its path. It is not marked as finished."""
+        if not self.lifetime.is_over:
+            self.end_with_error(LoopLeft("another Run began at this path in the same process"))
         if self in _blockless:
             _blockless.remove(self)
 
@@ -113,20 +118,17 @@ class BlocklessRun:
 
     def log_after_loop(self, values: dict[str, float | str]) -> None:
         """Log numbers after the loop. They count for the run's end, and are durable on return."""
-        session = self.session
-        if session.attempt.is_in_forked_child or not self._finished:
-            raise UsageError(f"{session.path}: run.log(): the run has ended, before its loop did")
-        session.metrics.log(values)
-        session.metrics.flush("exit")
-        finish.close_attempt(session, "end")
+        if self.lifetime.is_in_forked_child or not self._finished:
+            raise UsageError(f"{self.path}: run.log(): the run has ended, before its loop did")
+        self._end.log_after_end(values)
 
     def end_with_error(self, error: BaseException | None) -> None:
         """End the run after the loop raised `error`: a stop, a failed save, an error of a
         loader.
         """
-        if not self.session.lifetime.left:
+        if not self.lifetime.left:
             self._let_go()
-            finish.release_attempt(self.session, error)
+            self._end.release_attempt(error)
         if self._left_in is None and self in _blockless:
             _blockless.remove(self)
 
@@ -134,18 +136,19 @@ class BlocklessRun:
         """Journal an unfinished run when the process ends; return the process's exit code,
         or 0 to keep it.
         """
-        session = self.session
-        if session.attempt.is_in_forked_child:
+        if self.lifetime.is_in_forked_child:
             return 0
-        if not session.lifetime.is_over:
-            where = f"step {session.position.step}" + (" of its loop" if session.walks.open else "")
-            say(f"{session.path}: not finished: the process ends at {where}")
+        if not self.lifetime.is_over:
+            progress = self._progress
+            where = f"step {progress.position.step}"
+            where += " of its loop" if progress.walks.open else ""
+            say(f"{self.path}: not finished: the process ends at {where}")
             self.end_with_error(LoopLeft("the process ended before the loop did"))
         last = getattr(sys, "last_value", None)
         if isinstance(last, BaseException) and any(
             code is self._left_in for code in _code_objects(last.__traceback__)
         ):
-            finish.journal_failure(session, last)
+            self._end.journal_failure(last)
         if self._late is None:
             return 0
         return (
@@ -153,11 +156,11 @@ class BlocklessRun:
         )
 
 
-def blockless_run_of(attempt: Attempt) -> BlocklessRun | None:
-    """Return the run of start() to which this attempt belongs; None if it has a block or has
+def blockless_run_of(lifetime: Lifetime) -> BlocklessRun | None:
+    """Return the run of start() whose attempt this is; None if it has a block or has
     ended.
     """
-    return next((each for each in _blockless if each.session.attempt is attempt), None)
+    return next((each for each in _blockless if each.lifetime is lifetime), None)
 
 
 _POPS = frozenset({"POP_TOP", "POP_ITER"})  # CPython uses the second since 3.14
@@ -214,9 +217,9 @@ def _code_objects(trace: TracebackType | None) -> Iterator[CodeType]:
 def end_run_at(path: Path) -> None:
     """End the run that this thread began at `path` with start(), because a new run begins there."""
     for blockless in [*_blockless]:
-        same = os.path.realpath(blockless.session.path) == os.path.realpath(path)
+        same = os.path.realpath(blockless.path) == os.path.realpath(path)
         if same and blockless.thread == threading.get_ident():
-            blockless.end_unfinished("another Run began at this path in the same process")
+            blockless.end_unfinished()
 
 
 def end_runs_at_exit() -> None:

@@ -5,7 +5,7 @@ and a sample of each array, for comparisons at a few steps.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
@@ -13,9 +13,10 @@ from weakref import ReferenceType, ref
 import msgspec
 
 from ..state.captured import ATOMS, AttributeSet
+from .hooks import HookValue, carried_by_hook
 from .objects import OBJECTS, is_generator, is_random
 from .tracked import Tracked, framework_modules
-from .visible import is_array, is_module
+from .visible import has_own_state, is_array, is_module
 from .watch import LostValue
 
 MOST_NAMED = 3  # attributes that one line names
@@ -168,8 +169,8 @@ def is_copy_of_module(value: Any, objects: Mapping[str, Any]) -> bool:
 
 
 class UnsavedAttributes(msgspec.Struct):
-    """The attributes of tracked objects that are not in their state_dict(),
-    at safe points of one kind.
+    """The attributes of tracked objects that are not in their state_dict(), and what their hooks
+    carry, at safe points of one kind.
     """
 
     _tracked: Tracked
@@ -182,9 +183,10 @@ class UnsavedAttributes(msgspec.Struct):
         run saves.
         """
         now = {}
-        for _, _, part, name in self._attributes():
+        values = [(part, name, vars(part)[name]) for _, _, part, name in self._attributes()]
+        values += [(each.holder, each.name, each.value) for _, each in self._of_hooks()]
+        for part, name, value in values:
             with suppress(Exception):  # a script's objects may raise anything
-                value = vars(part)[name]
                 content = sample_value(value, saved, [MOST_ARRAYS], 3)
                 key = id(part), name
                 self._parts[id(part)] = part
@@ -193,26 +195,49 @@ class UnsavedAttributes(msgspec.Struct):
                     self._changes[key] = self._changes.get(key, 0) + 1
         self._before = now
 
-    def report_changed(self) -> Iterator[LostValue]:
+    def report_changed(self, is_held: Callable[[Any], bool]) -> Iterator[LostValue]:
         """Yield one line for each tracked object with an attribute that changed in both
-        comparisons.
+        comparisons, or with a hook that carries such a value. `is_held`: whether a tracked object
+        reaches a value, and may save it.
         """
         found: dict[str, list[tuple[str, Any, str]]] = {}
         for name, path, part, attribute in self._attributes():
             if self._changes.get((id(part), attribute), 0) >= 2:
                 found.setdefault(name, []).append((path, part, attribute))
+        targets = self._tracked.self_restoring_objects()
         for name, places in found.items():
-            yield LostValue(
-                "left_out",
-                name,
-                _unsaved_attribute_line(name, self._tracked.self_restoring_objects()[name], places),
-            )
+            line = _unsaved_attribute_line(name, targets[name], places)
+            yield LostValue("left_out", name, line)
+        for name, each in self._of_hooks():
+            if self._changes.get((id(each.holder), each.name), 0) < 2 or name in found:
+                continue
+            if not is_held(each.holder if each.owner else each.value):
+                found[name] = []
+                yield LostValue("left_out", name, _hook_line(name, targets[name], each))
 
-    def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
+    def _of_hooks(self) -> Iterator[tuple[str, HookValue]]:
+        """Yield the values that hooks carry, but objects with a state of their own: those are
+        found among the variables.
+        """
+        vars_of_run = self._tracked.variables.state_dict().values()
+        inside = self._tracked.self_restoring_objects()
+        objects = (*self._tracked.objects.values(), *inside.values(), *vars_of_run)
+        held = {id(each) for each in objects if type(each) not in ATOMS}
+        known = self._known_attributes()
+        for name, value in hook_values(inside):
+            if id(value.holder) in held or (id(value.holder), value.name) in known:
+                continue
+            if not is_candidate(value.value) and id(value.value) not in held:
+                yield name, value
+
+    def _known_attributes(self) -> set[tuple[int, str]]:
         tracked = [
             each for each in self._tracked.objects.values() if isinstance(each, AttributeSet)
         ]
-        known = {(id(each.target), name) for each in tracked for name in each.names}
+        return {(id(each.target), name) for each in tracked for name in each.names}
+
+    def _attributes(self) -> Iterator[tuple[str, str, Any, str]]:
+        known = self._known_attributes()
         inside = self._tracked.self_restoring_objects()
         held = {id(each) for each in (*self._tracked.objects.values(), *inside.values())}
         for name, target in inside.items():
@@ -220,6 +245,28 @@ class UnsavedAttributes(msgspec.Struct):
                 for path, part, attribute in module.unsaved_attributes(target):
                     if (id(part), attribute) not in known and id(vars(part)[attribute]) not in held:
                         yield name, path, part, attribute
+
+
+def hook_values(objects: Mapping[str, Any]) -> Iterator[tuple[str, HookValue]]:
+    """Yield what the hooks of these objects carry, each with the object's name."""
+    for name, target in objects.items():
+        for module in framework_modules():
+            for hook in module.registered_hooks(target):
+                for value in carried_by_hook(hook):
+                    if not (value.owner and is_module(value.holder)):
+                        yield name, value
+
+
+def is_candidate(value: Any) -> bool:
+    """Whether it is compared by itself, wherever a variable holds it."""
+    return is_random(value) or is_module(value) or has_own_state(value)
+
+
+def _hook_line(name: str, target: Any, value: HookValue) -> str:
+    return (
+        f"state[{name!r}] ({type(target).__name__}) has a hook that keeps {value.name} from step "
+        f"to step, and no tracked object holds that: a resume begins it anew. {value.advice}"
+    )
 
 
 def _unsaved_attribute_line(name: str, target: Any, places: list[tuple[str, Any, str]]) -> str:

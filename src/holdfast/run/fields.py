@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
-from ..state.captured import AttributeSet, capture_objects, is_dataclass
+from ..state.captured import AttributeSet, capture_objects, is_frozen
 from ..state.fill import InPlaceRestore
 from .objects import OBJECTS
 
@@ -23,7 +23,7 @@ class Fields(AttributeSet):
 
     Raises:
         UsageError: no such attribute or name exists, or it cannot be set: a method, a read-only
-            property, a frozen dataclass.
+            property, an attribute of a frozen class.
     """
 
     def __init__(self, target: Any, *names: str) -> None:
@@ -78,6 +78,6 @@ def _why_untrackable(target: Any, name: Any) -> str:
         return "it is a property that cannot be set: name the attributes behind it"
     if callable(getattr(target, name)) and hasattr(getattr(target, name), "__func__"):
         return "it is a method"
-    if is_dataclass(kind) and kind.__dataclass_params__.frozen:
-        return "its class is a frozen dataclass"
+    if is_frozen(kind):
+        return "its class is frozen: track the variable that holds the object"
     return ""

@@ -24,65 +24,154 @@ from .ranks import GOOD_BYE_S, exit_barrier, root_cause
 from .session import Session
 
 
-def count_left_pass(session: Session) -> None:
-    """Count the pass whose body was left, if there is one, as a step with its own line in the
-    metrics.
+class AttemptEnd:
+    """Ends an attempt, and its loops that were left before their end."""
 
-    It is counted only when the script continues, because the loop may have been left by an
-    exception.
-    """
-    logged = session.walks.take_left_pass()
-    if logged is not None:
-        session.position.record_safe_point("step")
-        session.script_checks.check_safe_point()
-        session.metrics.flush_left_pass(logged)
+    def __init__(self, session: Session) -> None:
+        self._session, self.path = session, session.path
 
+    @property
+    def saved_step(self) -> int:
+        """The step of the newest save; 0 without one."""
+        saved = self._session.saves.saved
+        return 0 if saved is None else saved.step
 
-def end_left_loop(session: Session) -> dict[str, float]:
-    """Record that the outermost loop was left early, if it was. Return the metrics of that end."""
-    count_left_pass(session)
-    outer, logged = session.walks.take_left_outermost()
-    if outer is None:
-        return {}
-    session.position.record_loop_left(*outer)
-    with session.metrics.replacing_logged(logged):
-        return session.metrics.flush("end")
+    def count_left_pass(self) -> None:
+        """Count the pass whose body was left, if there is one, as a step with its own line in the
+        metrics.
 
+        It is counted only when the script continues, because the loop may have been left by an
+        exception.
+        """
+        session = self._session
+        logged = session.walks.take_left_pass()
+        if logged is not None:
+            session.position.record_safe_point("step")
+            session.script_checks.check_safe_point()
+            session.metrics.flush_left_pass(logged)
 
-def finish_run(session: Session) -> None:
-    """End the run after its block or loop: save an unsaved state, and stop if a stop was
-    requested.
-    """
-    progress, position, saves, ranks = (
-        session.progress,
-        session.position,
-        session.saves,
-        session.ranks,
-    )
-    session.lifetime.require_running()
-    session.alive.mark_phase(steps.CLOSING)
-    progress.walks.close_inside()
-    metrics = end_left_loop(session)
-    session.metrics.flush("exit")
-    saves.collect_outcome()
-    if position.checkpoint_name.order > (saves.saved or CheckpointName(0)).order:
-        saves.save("the end", metrics)
-    reason = ranks.announce(
-        "the end", (session.stop.reason or ranks.pending_request() or "").encode()
-    )
-    if reason:
-        save_and_stop(session, reason.decode())
-    origin.note_end(session.attempt, session.tracked, progress, session.origin.checkpoint)
-    ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
-    with exit_barrier(ranks):
+    def end_left_loop(self) -> dict[str, float]:
+        """Record that the outermost loop was left early, if it was. Return that end's metrics."""
+        self.count_left_pass()
+        session = self._session
+        outer, logged = session.walks.take_left_outermost()
+        if outer is None:
+            return {}
+        session.position.record_loop_left(*outer)
+        with session.metrics.replacing_logged(logged):
+            return session.metrics.flush("end")
+
+    def finish_run(self) -> None:
+        """End the run after its block or loop: save an unsaved state, and stop if a stop was
+        requested.
+        """
+        session = self._session
+        progress, position, saves, ranks = (
+            session.progress,
+            session.position,
+            session.saves,
+            session.ranks,
+        )
+        session.lifetime.require_running()
+        session.alive.mark_phase(steps.CLOSING)
+        progress.walks.close_inside()
+        metrics = self.end_left_loop()
+        session.metrics.flush("exit")
+        saves.collect_outcome()
+        if position.checkpoint_name.order > (saves.saved or CheckpointName(0)).order:
+            saves.save("the end", metrics)
+        reason = ranks.announce(
+            "the end", (session.stop.reason or ranks.pending_request() or "").encode()
+        )
+        if reason:
+            save_and_stop(session, reason.decode())
+        origin.note_end(session.attempt, session.tracked, progress, session.origin.checkpoint)
+        ranks.report("the end of the block")  # another rank may still fail in its block, or be slow
+        with exit_barrier(ranks):
+            close_attempt(session, "end")
+        if ranks.leads and (
+            progress.steps_here or earlier_finish_time_s(session.attempt.earlier, position) is None
+        ):
+            session.display.close()
+            say(f"{session.path}: {format_run_summary(session.attempt, position)}")
+        if session.mirrors is not None:
+            session.mirrors.report_missing_copies()
+
+    def release_attempt(self, error: BaseException | None) -> None:
+        """Release signals, terminal, loops and memory of the attempt. Never hides `error`.
+
+        If `error` is not a stop, it becomes the journal's last line.
+        """
+        session = self._session
+        try:
+            if error is not None and session.lifetime.over is not None:
+                _await_pending_save(session)
+            elif error is not None:
+                session.ranks.report_error(error)
+                _await_pending_save(session)
+                session.ranks.leave(
+                    f"has left with {failures.describe(error)}, at {session.position.describe()}"
+                )
+                if not isinstance(error, Superseded):
+                    self.journal_failure(error)
+                    _drain_mirrors(session, wait=isinstance(error, Exception))
+        finally:
+            session.lifetime.note_left()
+            with suppress(Exception):  # a loader may raise while its loop is closed
+                session.walks.close_inside()
+            session.around.close()
+            session.display.close()
+            session.saves.release()
+            session.attempt.mark_over()
+
+    def journal_failure(self, error: BaseException) -> None:
+        """Write the journal's last line: the attempt failed with `error`."""
+        session = self._session
+        checkpoint, position = session.origin.checkpoint, session.position
+        saved, last = session.saves.saved, session.last_batch
+        before: dict[str, Any] = {}
+        if last.failed_because_resumed_here(error):
+            before = {"behind": True, "next": ""}
+            with suppress(StoreError, OSError):  # a second error must not hide the first
+                before["next"] = last.next_resume_point(error, checkpoint, session.store)
+        # the journal may have no room for that
+        if isinstance(error, DiskError) and saved is not None:
+            error.add_note(format_resume_hint(position.step, saved))
+        # when another rank is lost, the framework's collective fails with a RuntimeError
+        may_be_anothers = not session.ranks.alone and isinstance(error, RuntimeError)
+        with suppress(StoreError):  # a second error must not hide the first
+            session.attempt.close(
+                "failed",
+                step=position.step,
+                kind=type(error).__name__,
+                place=_raising_line(error),
+                error=root_cause(session.ranks, error, failures.describe(error)),
+                script=failures.program_version(),
+                checkpoint=checkpoint.path.name if checkpoint else None,
+                counts=session.progress.steps_here == 0
+                and failures.may_blame_checkpoint(error)
+                and not may_be_anothers,
+                **before,
+            )
+        if before:
+            warn(
+                last_batch.format_last_batch_failure(
+                    session.store, before["next"], type(error).__name__
+                )
+            )
+
+    def count_leaving(self) -> None:
+        """Count that the loop was left, which is part of the state, where that state is saved."""
+        session = self._session
+        if session.saves.saved == session.position.checkpoint_name:
+            session.position.record_safe_point("step")
+
+    def log_after_end(self, values: dict[str, float | str]) -> None:
+        """Log numbers after the end. They are durable on return."""
+        session = self._session
+        session.metrics.log(values)
+        session.metrics.flush("exit")
         close_attempt(session, "end")
-    if ranks.leads and (
-        progress.steps_here or earlier_finish_time_s(session.attempt.earlier, position) is None
-    ):
-        session.display.close()
-        say(f"{session.path}: {format_run_summary(session.attempt, position)}")
-    if session.mirrors is not None:
-        session.mirrors.report_missing_copies()
 
 
 def save_and_stop(session: Session, reason: str, *, unsaved: bool = False) -> NoReturn:
@@ -153,8 +242,8 @@ def journal_and_stop(
 def close_attempt(session: Session, event: str, /, **facts: Any) -> None:
     """Write the attempt's last line. The attempt then counts as ended at the present position.
 
-    Then wait for the mirrors, within their limits: a process that is killed meanwhile has ended in
-    order.
+    Then wait for the mirrors and trackers, within their limits: a process that is killed meanwhile
+    has ended in order.
     """
     try:
         session.attempt.close(event, **session.position.checkpoint_name._asdict() | facts)
@@ -167,67 +256,10 @@ def close_attempt(session: Session, event: str, /, **facts: Any) -> None:
         )
     if session.mirrors is not None:
         session.mirrors.drain(session.job_clock.must_exit_by())
-
-
-def release_attempt(session: Session, error: BaseException | None) -> None:
-    """Release signals, terminal, loops and memory of the attempt. Never hides `error`.
-
-    If `error` is not a stop, it becomes the journal's last line.
-    """
-    try:
-        if error is not None and session.lifetime.over is not None:
-            _await_pending_save(session)
-        elif error is not None:
-            session.ranks.report_error(error)
-            _await_pending_save(session)
-            session.ranks.leave(
-                f"has left with {failures.describe(error)}, at {session.position.describe()}"
-            )
-            if not isinstance(error, Superseded):
-                journal_failure(session, error)
-                _drain_mirrors(session, wait=isinstance(error, Exception))
-    finally:
-        session.lifetime.note_left()
-        with suppress(Exception):  # a loader may raise while its loop is closed
-            session.walks.close_inside()
-        session.around.close()
-        session.display.close()
-        session.saves.release()
-        session.attempt.mark_over()
-
-
-def journal_failure(session: Session, error: BaseException) -> None:
-    """Write the journal's last line: the attempt failed with `error`."""
-    checkpoint, position, saved = session.origin.checkpoint, session.position, session.saves.saved
-    before: dict[str, Any] = {}
-    if session.last_batch.failed_because_resumed_here(error):
-        before = {"behind": True, "next": ""}
-        with suppress(StoreError, OSError):  # a second error must not hide the first
-            before["next"] = session.last_batch.next_resume_point(error, checkpoint, session.store)
-    if isinstance(error, DiskError) and saved is not None:  # the journal may have no room for that
-        error.add_note(format_resume_hint(position.step, saved))
-    # when another rank is lost, the framework's collective fails with a RuntimeError
-    may_be_anothers = not session.ranks.alone and isinstance(error, RuntimeError)
-    with suppress(StoreError):  # a second error must not hide the first
-        session.attempt.close(
-            "failed",
-            step=position.step,
-            kind=type(error).__name__,
-            place=_raising_line(error),
-            error=root_cause(session.ranks, error, failures.describe(error)),
-            script=failures.program_version(),
-            checkpoint=checkpoint.path.name if checkpoint else None,
-            counts=session.progress.steps_here == 0
-            and failures.may_blame_checkpoint(error)
-            and not may_be_anothers,
-            **before,
-        )
-    if before:
-        warn(
-            last_batch.format_last_batch_failure(
-                session.store, before["next"], type(error).__name__
-            )
-        )
+    if session.reporter.trackers is not None:
+        session.reporter.trackers.drain(session.job_clock.must_exit_by())
+        with suppress(DiskError):  # what it told
+            session.attempt.flush(sync=True)
 
 
 def _raising_line(error: BaseException) -> str:

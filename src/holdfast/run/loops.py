@@ -10,25 +10,16 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import msgspec
+
 from ..data.advice import Advice
 from ..data.facts import known_length
 from ..errors import UsageError
 from ..legible import nth
-from .finish import count_left_pass, finish_run, release_attempt
-from .last_batch import variables_set_by_body
-from .loader_cursor import BatchesArguments, LoaderCursor
-from .loop import (
-    LOOP_CODES,
-    begin_epoch,
-    end_epoch,
-    mark_pass_left,
-    registered_loop,
-    running_outermost_loop,
-)
-from .opening import undo_changes_before_loop
+from .last_batch import LastBatchPolicy, variables_set_by_body
+from .lifecycle import LOOP_CODES, LoopLifecycle
+from .loader_cursor import BatchesArguments, LoaderCursor, Loaders
 from .passes import ENDLESS, ForLoop
-from .safe_point import safe_point, step_done
-from .session import Session
 from .visible import script_frames
 
 # a name in the body of a loop that trains; a metric has an update(), too
@@ -36,178 +27,181 @@ _TRAINS = re.compile(r"(?!val|eval|test|predict)(.*_)?(step|backward|train|learn
 EXITS = "exits"  # the event of a process that ends because the run was over
 
 
-def iterate_epochs(session: Session, walk: ForLoop, wanted: range) -> Generator[int, None, None]:
-    """Yield the remaining epochs; a safe point follows the body of each."""
-    first, total = wanted.start, wanted.stop
-    with registered_loop(session, walk), running_outermost_loop(session, "epochs", total, first):
-        position, walks = session.position, session.walks
-        undo_changes_before_loop(session, ready=not position.in_epoch or position.current is None)
-        while position.has_passes_left("epochs", total):
-            begin_epoch(session, first, total)
-            yield position.epoch
-            session.lifetime.require_running()
-            # a loop of this epoch was left, and the script still holds its iterator
-            walks.close_inside(walk)
-            count_left_pass(session)
-            _report_bare_loop(session)
-            end_epoch(session, total)
-        exits = _exit_if_no_pass(session)
-    _exit_when_finished(session, exits=exits)
+class ForLoops(msgspec.Struct, frozen=True):
+    """The `for` loops of one attempt."""
 
+    loops: LoopLifecycle
+    loaders: Loaders
+    _last_batch: LastBatchPolicy
+    _finished: str
 
-def iterate_steps(
-    session: Session, walk: ForLoop, total: int, name: str
-) -> Generator[int, None, None]:
-    """Yield the remaining steps; inside `epochs`, those of this epoch."""
-    if session.walks.kinds == ("epochs",):
-        yield from iterate_batches(session, walk, BatchesArguments(range(total), name, counts=True))
-        return
-    with registered_loop(session, walk), running_outermost_loop(session, "steps", total):
-        position = session.position
-        undo_changes_before_loop(session)
-        session.display.update(total=total if total < ENDLESS else None)
-        session.metrics.begin_step()
-        while position.has_passes_left("steps", total):
-            try:
-                yield position.step
-            except GeneratorExit:
-                mark_pass_left(session)
-                raise
-            step_done(session, final=position.step + 1 >= total)
-        exits = _exit_if_no_pass(session)
-    _exit_when_finished(session, exits=exits)
+    def iterate_epochs(self, walk: ForLoop, wanted: range) -> Generator[int, None, None]:
+        """Yield the remaining epochs; a safe point follows the body of each."""
+        first, total = wanted.start, wanted.stop
+        loops, position = self.loops, self.loops.position
+        with loops.registered_loop(walk), loops.running_outermost_loop("epochs", total, first):
+            loops.start.undo_changes(ready=not position.in_epoch or position.current is None)
+            while position.has_passes_left("epochs", total):
+                loops.begin_epoch(first, total)
+                yield position.epoch
+                loops.lifetime.require_running()
+                # a loop of this epoch was left, and the script still holds its iterator
+                loops.walks.close_inside(walk)
+                loops.end.count_left_pass()
+                self._report_bare_loop()
+                loops.end_epoch(total)
+            exits = self._exit_if_no_pass()
+        self._exit_when_finished(exits=exits)
 
-
-def iterate_batches(
-    session: Session, walk: ForLoop, served: BatchesArguments
-) -> Generator[Any, None, None]:
-    """Yield the remaining batches of this epoch;
-    a safe point follows each body, or each group of bodies.
-    """
-    name, named, position = served.name, session.walks.named, session.position
-    in_epochs = session.walks.kinds == ("epochs",)
-    with registered_loop(session, walk):
-        if name in named:
-            raise UsageError(
-                f"the loop {name!r} a second time in one epoch: "
-                "give each loop its own name, and go through epochs "
-                "with `for epoch in run.epochs(3):` around it. "
-                "Without that, all of the run is one epoch"
-            )
-        named.add(name)
-        if in_epochs:
-            yield from _iterate_loader(session, served)
+    def iterate_steps(self, walk: ForLoop, total: int, name: str) -> Generator[int, None, None]:
+        """Yield the remaining steps; inside `epochs`, those of this epoch."""
+        loops, position = self.loops, self.loops.position
+        if loops.walks.kinds == ("epochs",):
+            yield from self.iterate_batches(walk, BatchesArguments(range(total), name, counts=True))
             return
-        with running_outermost_loop(session, "batches", 1):  # the whole run is one pass
-            if not position.in_epoch and not position.left:
-                position.begin_epoch()
-            undo_changes_before_loop(session, ready=position.current is None)
-            if not position.left and not position.is_loader_done(name):
-                yield from _iterate_loader(session, served)
-                safe_point(session, "end", final=True)
-            exits = _exit_if_no_pass(session)
-    _exit_when_finished(session, exits=exits)
+        with loops.registered_loop(walk), loops.running_outermost_loop("steps", total):
+            loops.start.undo_changes()
+            loops.display.update(total=total if total < ENDLESS else None)
+            loops.metrics.begin_step()
+            while position.has_passes_left("steps", total):
+                try:
+                    yield position.step
+                except GeneratorExit:
+                    loops.mark_pass_left()
+                    raise
+                loops.points.step_done(final=position.step + 1 >= total)
+            exits = self._exit_if_no_pass()
+        self._exit_when_finished(exits=exits)
 
-
-def _iterate_loader(session: Session, served: BatchesArguments) -> Generator[Any, None, None]:
-    if session.position.is_loader_done(served.name):
-        session.last_batch.report_skipped_body(served.name, session.tracked, session.reporter)
-        return
-    with closing(LoaderCursor(session, served)) as cursor:
-        at = cursor.at
-        resumed_at = at.consumed
-        try:
-            for batch in cursor:
-                session.last_batch.note_body_runs()
-                yield batch if served.start is None else (served.start + cursor.given - 1, batch)
-                if (
-                    group := cursor.given - at.consumed
-                ) >= served.accumulate and at.feed.can_save_here:
-                    cursor.step_done(group)
-            if group := cursor.given - at.consumed:
-                cursor.step_done(group)
-            if cursor.given == resumed_at > 0:
-                session.last_batch.report_skipped_body(
-                    served.name, session.tracked, session.reporter
+    def iterate_batches(
+        self, walk: ForLoop, served: BatchesArguments
+    ) -> Generator[Any, None, None]:
+        """Yield the remaining batches of this epoch;
+        a safe point follows each body, or each group of bodies.
+        """
+        loops, position = self.loops, self.loops.position
+        name, named = served.name, loops.walks.named
+        in_epochs = loops.walks.kinds == ("epochs",)
+        with loops.registered_loop(walk):
+            if name in named:
+                raise UsageError(
+                    f"the loop {name!r} a second time in one epoch: "
+                    "give each loop its own name, and go through epochs "
+                    "with `for epoch in run.epochs(3):` around it. "
+                    "Without that, all of the run is one epoch"
                 )
-            cursor.end_for_epoch()
-        except GeneratorExit:  # `break`: skip the rest of the epoch's batches, also after a resume
-            if mark_pass_left(session):
+            named.add(name)
+            if in_epochs:
+                yield from self._iterate_loader(served)
+                return
+            with loops.running_outermost_loop("batches", 1):  # the whole run is one pass
+                if not position.in_epoch and not position.left:
+                    position.begin_epoch()
+                loops.start.undo_changes(ready=position.current is None)
+                if not position.left and not position.is_loader_done(name):
+                    yield from self._iterate_loader(served)
+                    loops.points.pass_by("end", final=True)
+                exits = self._exit_if_no_pass()
+        self._exit_when_finished(exits=exits)
+
+    def _iterate_loader(self, served: BatchesArguments) -> Generator[Any, None, None]:
+        loops, tracked = self.loops, self.loaders.tracked
+        if loops.position.is_loader_done(served.name):
+            self._last_batch.report_skipped_body(served.name, tracked, loops.reporter)
+            return
+        with closing(LoaderCursor(self.loaders, served)) as cursor:
+            at = cursor.at
+            resumed_at = at.consumed
+            try:
+                for batch in cursor:
+                    self._last_batch.note_body_runs()
+                    yield (
+                        batch if served.start is None else (served.start + cursor.given - 1, batch)
+                    )
+                    if (
+                        group := cursor.given - at.consumed
+                    ) >= served.accumulate and at.feed.can_save_here:
+                        cursor.step_done(group)
+                if group := cursor.given - at.consumed:
+                    cursor.step_done(group)
+                if cursor.given == resumed_at > 0:
+                    self._last_batch.report_skipped_body(served.name, tracked, loops.reporter)
                 cursor.end_for_epoch()
-            raise
+            except GeneratorExit:  # `break`: a resume, too, skips the rest of the epoch's batches
+                if loops.mark_pass_left():
+                    cursor.end_for_epoch()
+                raise
 
+    def _exit_if_no_pass(self) -> bool:
+        """Report which names the code after an outermost loop lacks, if its body did not run.
 
-def _exit_if_no_pass(session: Session) -> bool:
-    """Report which names the code after an outermost loop lacks, if the loop's body did not run.
-
-    Return whether the process exits instead, because the run was finished and has
-    `finished="exit"`.
-    """
-    if session.progress.steps_here:
+        Return whether the process exits instead, because the run was finished and has
+        `finished="exit"`.
+        """
+        loops = self.loops
+        if loops.progress.steps_here:
+            return False
+        totals, position = loops.walks.totals, loops.position
+        # no loop is still to come
+        begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())
+        if self._finished == "exit":
+            if ends := begun and position.finished():
+                loops.metrics.rewrite_last_line()
+                loops.reporter.record(EXITS)
+            return ends
+        if names := variables_set_by_body(self.loaders.tracked):
+            loops.reporter.warn(
+                f"{loops.end.path}: this loop is over, "
+                "and its body does not run again. The code behind it reads "
+                f"{', '.join(names)}, which the body sets: "
+                "keep that in run.vars, or end the process with "
+                'Run(..., finished="exit")',
+                kind="after_the_loop",
+                name=", ".join(names),
+            )
         return False
-    totals, position = session.walks.totals, session.position
-    # no loop is still to come
-    begun = all(totals.get(kind, -1) >= total for kind, total in position.targets.items())
-    if session.options.finished == "exit":
-        if ends := begun and position.finished():
-            session.metrics.rewrite_last_line()
-            session.reporter.record(EXITS)
-        return ends
-    if names := variables_set_by_body(session.tracked):
-        session.reporter.warn(
-            f"{session.path}: this loop is over, "
-            "and its body does not run again. The code behind it reads "
-            f"{', '.join(names)}, which the body sets: "
-            "keep that in run.vars, or end the process with "
-            'Run(..., finished="exit")',
-            kind="after_the_loop",
-            name=", ".join(names),
-        )
-    return False
 
+    def _exit_when_finished(self, *, exits: bool) -> None:
+        """End the run and the process, if `exits`.
 
-def _exit_when_finished(session: Session, *, exits: bool) -> None:
-    """End the run and the process, if `exits`.
+        Raises:
+            SystemExit: 0, on all ranks.
+        """
+        if exits:
+            if not self.loops.lifetime.left:  # without a block the run ends with its loop
+                self.loops.end.finish_run()
+                self.loops.end.release_attempt(None)
+            raise SystemExit(0)
 
-    Raises:
-        SystemExit: 0, on all ranks.
-    """
-    if exits:
-        if not session.lifetime.left:  # without a block the run ends with its loop
-            finish_run(session)
-            release_attempt(session, None)
-        raise SystemExit(0)
+    def _report_bare_loop(self) -> None:
+        """Report such a loop, once, in the body of the epoch that ends,
+        if the epoch had no step inside.
+        """
+        position = self.loops.position
+        if position.step != position.epoch_began or not self.loops.progress.take_body_unchecked():
+            return
+        walking = script_frames()
+        if not walking:
+            return
+        frame = walking[-1]
+        values = {**frame.f_globals, **frame.f_locals}
+        found = next(_find_bare_loops(frame.f_code, frame.f_lasti, values), None)
+        if found is not None:
+            advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
+            self.loops.reporter.warn(
+                f"epoch {nth(position.epoch - position.first_epoch)} counts as one step, "
+                f"although the loop at line {found.line} trained "
+                f"{found.batches} batches of {found.name}: "
+                f"the run is saved and stopped at ends of epochs alone. {advice}",
+                kind="bare_loop",
+                name=found.name,
+            )
 
 
 class _BareLoop(NamedTuple):
     name: str  # the loader's variable
     line: int | None
     batches: int
-
-
-def _report_bare_loop(session: Session) -> None:
-    """Report such a loop, once, in the body of the epoch that ends,
-    if the epoch had no step inside.
-    """
-    position = session.position
-    if position.step != position.epoch_began or not session.progress.take_body_unchecked():
-        return
-    walking = script_frames()
-    if not walking:
-        return
-    frame = walking[-1]
-    values = {**frame.f_globals, **frame.f_locals}
-    found = next(_find_bare_loops(frame.f_code, frame.f_lasti, values), None)
-    if found is not None:
-        advice = Advice("a bare loop", f"Write `in run.batches({found.name}):` there")
-        session.reporter.warn(
-            f"epoch {nth(position.epoch - position.first_epoch)} counts as one step, "
-            f"although the loop at line {found.line} trained "
-            f"{found.batches} batches of {found.name}: "
-            f"the run is saved and stopped at ends of epochs alone. {advice}",
-            kind="bare_loop",
-            name=found.name,
-        )
 
 
 def _find_bare_loops(code: Any, at: int, values: Mapping[str, Any]) -> Iterator[_BareLoop]:
@@ -244,4 +238,7 @@ def _is_loader(value: Any) -> bool:
     )
 
 
-LOOP_CODES.update({iterate_epochs.__code__, iterate_steps.__code__, iterate_batches.__code__})
+LOOP_CODES.update(
+    each.__code__
+    for each in (ForLoops.iterate_epochs, ForLoops.iterate_steps, ForLoops.iterate_batches)
+)

@@ -281,9 +281,8 @@ class Mirrors:
         present = self.fetcher.present
         try:
             copies = present.add_place(place.index, place.seen)
-        except (
-            UsageError
-        ) as error:  # the place has another lineage; the other places still get their copies
+        # the place has another lineage; the other places still get their copies
+        except UsageError as error:
             self._abandon_place(place, str(error))
             return
         self._journal_unreported(place, copies)

@@ -31,7 +31,7 @@ from .finish import earlier_finish_time_s, format_time_since, journal_and_stop, 
 from .objects import adapter_for
 from .origin import Reentry
 from .position import Position
-from .ranks import run_on_all_ranks
+from .ranks import require_same_loop, run_on_all_ranks
 from .read_retries import ReadRetries
 from .resume import Restorer
 from .session import Session
@@ -207,63 +207,102 @@ def _begin_on_this_rank(
     if session.ranks.leads and board is not False:
         # a drilled run keeps its own next to it
         session.reporter.begin_board(None if board is True or settings.is_drilled() else board)
+    if session.options.trackers and session.ranks.leads and not settings.is_drilled():
+        session.around.callback(
+            session.reporter.begin_trackers(
+                session.options.trackers, session.options.hyperparameters
+            ).close
+        )
     session.progress.restart_step_clock()
     session.alive.mark_phase(steps.FIRST)
 
 
-def undo_changes_before_loop(session: Session, *, ready: bool = True) -> None:
-    """Undo and report the script's changes of the state between the restore and the first loop.
-
-    `ready`: the loop has reached the position, so random numbers are restored, too.
+class LoopStart:
+    """What happens between the restore and the first body of a loop: the script runs again there,
+    and may change what was restored.
     """
-    baseline = session.origin.baseline
-    if baseline is None:
-        session.drill.journal_variables("begin")
-        return
-    session.tracked.restore_late_reducers()  # a collective: every rank begins this loop
-    # the epoch's body has drawn from them again
-    session.tracked.refill_generators(session.origin.generators)
-    changed = _restore_baseline(session, baseline)
-    if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        warn(
-            "code that runs again before the loop's next step "
-            "changed restored values; they are put back as saved: "
-            f"{', '.join(changed[:3])}{more}"
-        )
-        session.attempt.record("put_back", leaves=changed[:100])
-    if ready:
-        _restore_rng(session)
-        session.origin.set_baseline(None)
-        session.metrics.restore(session.origin.memory.get("means"))
-        session.drill.journal_variables("begin")
-        session.drill.mark_output()
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-def restore_epoch_rng(session: Session) -> None:
-    """Restore the random numbers from the beginning of an epoch that is resumed in its middle.
+    def undo_changes(self, *, ready: bool = True) -> None:
+        """Undo and report the script's changes of the state between the restore and the first loop.
 
-    The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for
-    example, begins both loaders.
-    """
-    if session.origin.baseline is not None and session.progress.epoch_rng is not None:
-        rng.restore(session.progress.epoch_rng)
-        session.tracked.refill_generators(session.progress.epoch_generators)
+        `ready`: the loop has reached the position, so random numbers are restored, too.
+        """
+        session = self._session
+        baseline = session.origin.baseline
+        if baseline is None:
+            session.drill.journal_variables("begin")
+            return
+        session.tracked.restore_late_reducers()  # a collective: every rank begins this loop
+        # the epoch's body has drawn from them again
+        session.tracked.refill_generators(session.origin.generators)
+        changed = _restore_baseline(session, baseline)
+        if changed:
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+            warn(
+                "code that runs again before the loop's next step "
+                "changed restored values; they are put back as saved: "
+                f"{', '.join(changed[:3])}{more}"
+            )
+            session.attempt.record("put_back", leaves=changed[:100])
+        if ready:
+            _restore_rng(session)
+            session.origin.set_baseline(None)
+            session.metrics.restore(session.origin.memory.get("means"))
+            session.drill.journal_variables("begin")
+            session.drill.mark_output()
 
+    def restore_epoch_rng(self) -> None:
+        """Restore the random numbers from the beginning of an epoch that is resumed in its middle.
 
-def require_loop_entered(session: Session) -> None:
-    """Require that the epoch began the loop in which the checkpoint was saved.
+        The epoch's body then draws the same numbers again before its inner loop; `zip(a, b)`, for
+        example, begins both loaders.
+        """
+        session = self._session
+        if session.origin.baseline is not None and session.progress.epoch_rng is not None:
+            rng.restore(session.progress.epoch_rng)
+            session.tracked.refill_generators(session.progress.epoch_generators)
 
-    Raises:
-        Mismatch: the epoch ended without beginning that loop.
-    """
-    if session.origin.baseline is not None:
-        name = session.position.current
-        raise Mismatch(
-            f"{session.path}: the checkpoint lies inside the loop {name!r}, "
-            f"and run.batches(..., name={name!r}) did "
-            "not begin in this epoch"
-        )
+    def require_loop_entered(self) -> None:
+        """Require that the epoch began the loop in which the checkpoint was saved.
+
+        Raises:
+            Mismatch: the epoch ended without beginning that loop.
+        """
+        session = self._session
+        if session.origin.baseline is not None:
+            name = session.position.current
+            raise Mismatch(
+                f"{session.path}: the checkpoint lies inside the loop {name!r}, "
+                f"and run.batches(..., name={name!r}) did "
+                "not begin in this epoch"
+            )
+
+    def note_epoch_begin(self) -> None:
+        """Note the random numbers with which an epoch begins."""
+        self._session.progress.note_epoch_begin(self._session.tracked.generators())
+
+    def require_settled(self, loader: str) -> None:
+        """Require that the state before the next fetch of `loader` has been restored.
+
+        Raises:
+            Mismatch: it has not, because no batch was fetched since.
+        """
+        session = self._session
+        if session.origin.baseline is not None:
+            raise Mismatch(
+                f"{session.path}: the checkpoint lies behind the "
+                "last batch that this epoch took of the loader "
+                f"{loader!r}, so that its random numbers "
+                "were not restored: call loop.settle() when the "
+                "batches have ended, before the validation"
+            )
+
+    def require_same_loop(self, kind: str, total: int) -> None:
+        """Require that all ranks begin the same outermost loop."""
+        require_same_loop(self._session.ranks, kind, total)
 
 
 def _begin_fresh(session: Session, source: str, reports: Mapping[str, weights.Report]) -> None:

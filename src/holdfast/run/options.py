@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from operator import index
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import msgspec
 
@@ -23,6 +23,9 @@ from . import settings
 from .mirror_options import MirrorOptions
 from .stop import Deadline
 from .weights import StartFrom
+
+if TYPE_CHECKING:
+    from ..track.options import TrackerOptions
 
 LINKED = 0.5  # part of a site's days until deletion: older files are written anew instead of linked
 
@@ -68,6 +71,7 @@ class Options(msgspec.Struct, frozen=True):
     private: bool
     background: bool
     whole: Whole
+    trackers: tuple[TrackerOptions, ...]
     board: bool | str | os.PathLike[str]
     mirroring: MirrorOptions | None
     stop_on_nan: bool

@@ -1,11 +1,12 @@
 """Reporter: what an attempt says:
-lines of its journal at the present position, lines for people, and a board.
+lines of its journal at the present position, lines for people, a board, and trackers.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from .position import Position
 
 if TYPE_CHECKING:
     from ..board import Board
+    from ..track.client import Trackers
+    from ..track.options import TrackerOptions
 
 FLUSH_S = 1.0  # interval at which the journal is shown to readers of a running run
 
@@ -26,6 +29,7 @@ class Reporter:
     def __init__(self, attempt: Attempt, position: Position, *, private: bool) -> None:
         self.attempt, self._position, self._private = attempt, position, private
         self._board: Board | None = None
+        self.trackers: Trackers | None = None
         # when readers were shown the journal
         self._flushed_s = self._noted_s = self.began_s = time.monotonic()
 
@@ -36,6 +40,11 @@ class Reporter:
     def warn(self, line: str, **facts: str) -> None:
         """Write a warning to the terminal and to the journal."""
         self.attempt.record("told", what=line, **facts)
+        warn(line)
+
+    def warn_of_tracker(self, line: str) -> None:
+        """Write a warning about a tracker, also after the attempt's closing line."""
+        self.attempt.record("tracker_told", what=line)
         warn(line)
 
     def warn_changed(self, line: str, prefix: str = "changed since the checkpoint: ") -> None:
@@ -57,6 +66,8 @@ class Reporter:
             with suppress(DiskError):  # the lines are kept, and written the next time
                 self.attempt.flush_unless_busy()
             self.update_board()
+            if self.trackers is not None:
+                self.trackers.look()
             self._flushed_s = time.monotonic()
 
     def begin_board(self, directory: str | os.PathLike[str] | None) -> None:
@@ -65,6 +76,16 @@ class Reporter:
 
         self._board = Board(self.attempt.root, directory, only=self.attempt.number)
         self.update_board()
+
+    def begin_trackers(
+        self, trackers: Sequence[TrackerOptions], hyperparameters: Mapping[str, Any] | None
+    ) -> Trackers:
+        """Send metrics to trackers from now on."""
+        from ..track.client import Trackers
+
+        root, number = self.attempt.root, self.attempt.number
+        self.trackers = Trackers(trackers, root, number, hyperparameters, self.warn_of_tracker)
+        return self.trackers
 
     def update_board(self) -> None:
         """Update the board from the journal.

@@ -192,9 +192,8 @@ class Restorer(msgspec.Struct):
         while checkpoint is not None:
             try:
                 wait_for(partial(self.restore, checkpoint, types, again))
-            except (
-                Untrusted
-            ):  # somebody has to look: neither is it set aside, nor an older one taken
+            # somebody has to look: neither is it set aside, nor an older one taken
+            except Untrusted:
                 raise
             except (Damaged, NotFound, Unreadable) as error:
                 # The next checkpoint is looked for outside of this block: its errors are not this

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from .. import retention, scan
+from .. import disk, retention, scan
 from ..cluster.quota import Quota, quotas
 from ..errors import ClusterError, Damaged, NotFound
 from ..legible import size
@@ -74,16 +74,15 @@ def find_shortages(
 ) -> Iterator[tuple[str, str]]:
     """Yield each shortage for the next saves: its kind, and a sentence."""
     told = f"the next {wanted.saves} saves need {size(wanted.bytes)}"
-    facts = os.statvfs(root)
-    free = facts.f_bavail * facts.f_frsize
+    free, inodes = disk.free_space(root)
     if free < wanted.bytes:
         yield "space", f"{told}, and {size(free)} are free"
-    if facts.f_files and facts.f_favail < wanted.files:
+    if inodes is not None and inodes < wanted.files:
         yield (
             "files",
             (
                 f"the next {wanted.saves} saves need {wanted.files} files, "
-                f"and there is room for {facts.f_favail}"
+                f"and there is room for {inodes}"
             ),
         )
     mount = _mount_point(root)

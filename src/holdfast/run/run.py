@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from .. import journal
@@ -22,12 +22,15 @@ from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
-from . import finish, loops, opening, origin, settings
+from . import opening, origin, settings
 from .blockless import BlocklessRun, end_run_at
-from .finish import count_left_pass
-from .loader_cursor import BatchesArguments
+from .finish import AttemptEnd
+from .lifecycle import LoopLifecycle
+from .loader_cursor import BatchesArguments, Loaders
 from .loop import Loop
+from .loops import ForLoops
 from .mirror_options import DRAIN_S, Mirror, Place, parse_mirror_options
+from .opening import LoopStart
 from .options import Options, parse_seed
 from .passes import (
     ENDLESS,
@@ -39,12 +42,15 @@ from .passes import (
     parse_start,
     parse_steps,
 )
-from .safe_point import request_save, step_done
+from .safe_point import SafePoints
 from .session import Session, require_overridable
 from .stop import Deadline
 from .tracked import Tracked
 from .vars import Vars
 from .weights import StartFrom
+
+if TYPE_CHECKING:
+    from ..track.options import TrackerOptions
 
 _living: WeakSet[Run] = WeakSet()  # the runs whose block is entered here
 
@@ -132,6 +138,8 @@ class Run(AbstractContextManager["Run"]):
             fails, a later safe point raises its error, with its own type. False: each save has
             returned before the loop continues.
         whole: how often unchanged leaves are written again instead of linked.
+        track: trackers that get the metrics beside the loop, each step once, as in
+            `track=[WandB("digits")]` of `holdfast.track` (docs/trackers.md).
         board: keep TensorBoard's files of the metrics log, in `<path>-board` or the directory
             given.
         mirror: places that get a copy of each checkpoint beside the loop, and that a new machine
@@ -175,6 +183,7 @@ class Run(AbstractContextManager["Run"]):
         private: bool = False,
         background: bool = True,
         whole: Whole = Whole(),  # noqa: B008
+        track: TrackerOptions | Iterable[TrackerOptions] = (),
         board: bool | str | os.PathLike[str] = False,
         mirror: Mirror = None,
         without: Place | Collection[Place] = (),
@@ -213,6 +222,7 @@ class Run(AbstractContextManager["Run"]):
             private=private,
             background=background,
             whole=whole,
+            trackers=_parse_trackers(track),
             board=board,
             mirroring=parse_mirror_options(mirror, without, drain, settings.run_dir(path)),
             stop_on_nan=stop_on_nan,
@@ -244,7 +254,7 @@ class Run(AbstractContextManager["Run"]):
             return
         if error is None:
             try:
-                finish.finish_run(session)
+                self._end.finish_run()
             except BaseException as last:
                 self._end_block(last)
                 raise
@@ -301,9 +311,10 @@ class Run(AbstractContextManager["Run"]):
         saves nothing.
         """
         session, wanted = self._open_session("epochs"), parse_epochs(total)
+        loops = self._loops
         return LoopIterable(
             "epochs",
-            lambda walk: loops.iterate_epochs(session, walk, wanted),
+            lambda walk: loops.iterate_epochs(walk, wanted),
             lambda: len(wanted),
             lambda: max(0, session.position.epoch - wanted.start),
         )
@@ -316,7 +327,7 @@ class Run(AbstractContextManager["Run"]):
         the run, or inside `epochs` the steps of this epoch: a restart yields nothing, unless the
         total was raised. The step that was left counts.
         """
-        session = self._open_session("steps")
+        session, loops = self._open_session("steps"), self._loops
         total, name = parse_steps(total), parse_loader_name(name)
 
         def length() -> int:
@@ -329,7 +340,7 @@ class Run(AbstractContextManager["Run"]):
             return position.consumed(name) if position.in_epoch else position.step
 
         return LoopIterable(
-            "steps", lambda walk: loops.iterate_steps(session, walk, total, name), length, done
+            "steps", lambda walk: loops.iterate_steps(walk, total, name), length, done
         )
 
     @shorten_traceback
@@ -357,12 +368,12 @@ class Run(AbstractContextManager["Run"]):
         )
 
     def _iterate_loader(self, what: str, served: BatchesArguments) -> LoopIterable[Any]:
-        session = self._open_session(what)
+        session, loops = self._open_session(what), self._loops
         name = parse_loader_name(served.name)
         served = served._replace(accumulate=parse_accumulate(served.accumulate))
         return LoopIterable(
             "batches",
-            lambda walk: loops.iterate_batches(session, walk, served),
+            lambda walk: loops.iterate_batches(walk, served),
             lambda: length_of(served.loader, f"run.{what}()"),
             lambda: session.position.consumed(name),
         )
@@ -382,7 +393,7 @@ class Run(AbstractContextManager["Run"]):
         def leave(error: BaseException | None) -> None:
             self.__exit__(None if error is None else type(error), error, None)
 
-        return Loop(session, leave, epochs, steps)
+        return Loop(self._loops.loaders, session.capture.durations, leave, epochs, steps)
 
     def safe_point(self) -> None:
         """Mark a completed step with a consistent state: save if it is time, stop if requested.
@@ -403,12 +414,13 @@ class Run(AbstractContextManager["Run"]):
                 "it ends with a block: with Run(...) as run:"
             )
         session.origin.set_baseline(None)
-        step_done(session)
+        self._loops.loops.points.step_done()
 
     @shorten_traceback
     def save(self) -> None:
         """Save at the next safe point inside a loop of this run, immediately elsewhere."""
-        request_save(self._open_session("save"))
+        self._open_session("save")
+        self._loops.loops.points.request_save()
 
     @shorten_traceback
     def wait(self) -> None:
@@ -478,7 +490,7 @@ class Run(AbstractContextManager["Run"]):
         if self._blockless is not None:
             self._blockless.raise_deferred_error()
         if self._session is not None:
-            count_left_pass(self._session)
+            self._end.count_left_pass()
         return self._last
 
     def _open_session(self, what: str) -> Session:
@@ -505,7 +517,13 @@ class Run(AbstractContextManager["Run"]):
             self._options.path, self._tracked, same_run=self._last is not None
         )
         self._session = self._last = session = Session(self._options, self._tracked)
-        self._blockless = BlocklessRun(session, self._release_session) if blockless else None
+        self._loops = _make_loops(session)
+        self._end = end = self._loops.loops.end
+        self._blockless = None
+        if blockless:
+            self._blockless = BlocklessRun(
+                session.lifetime, session.progress, end, session.take_signals, self._release_session
+            )
         _living.add(self)
         try:
             with looked_once():
@@ -530,7 +548,32 @@ class Run(AbstractContextManager["Run"]):
         session = self._last
         self._release_session()
         if session is not None:
-            finish.release_attempt(session, error)
+            self._end.release_attempt(error)
+
+
+def _make_loops(session: Session) -> ForLoops:
+    """Return the loops of an attempt, which take of it what they need."""
+    loops = LoopLifecycle(
+        session.lifetime,
+        session.progress,
+        session.metrics,
+        session.reporter,
+        session.display,
+        LoopStart(session),
+        SafePoints(session),
+        AttemptEnd(session),
+    )
+    loaders = Loaders(
+        loops,
+        session.options.accept,
+        session.ranks,
+        session.store,
+        session.capture,
+        session.tracked,
+        session.waiting,
+        session.drill,
+    )
+    return ForLoops(loops, loaders, session.last_batch, session.options.finished)
 
 
 def require_outside(path: str | os.PathLike[str], instead: str) -> None:
@@ -543,6 +586,16 @@ def require_outside(path: str | os.PathLike[str], instead: str) -> None:
     place = Path(path).resolve()
     if any(Path(each.path).resolve() == place for each in _living):
         raise UsageError(f"{os.fspath(path)}: this is inside of its run's block. {instead}")
+
+
+def _parse_trackers(
+    given: TrackerOptions | Iterable[TrackerOptions],
+) -> tuple[TrackerOptions, ...]:
+    if given == ():
+        return ()
+    from ..track.options import parse_trackers  # only such runs need it
+
+    return parse_trackers(given)
 
 
 def _copy_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -14,92 +14,110 @@ from .session import Session
 from .windows import OrderWindows, RankOrder
 
 
-def step_done(session: Session, *, final: bool = False) -> None:
-    """Mark one pass of the body, or one group of passes, as complete."""
-    session.lifetime.require_running()
-    safe_point(session, "step", final=final)
+class SafePoints:
+    """The safe points of one attempt."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-@looked_once()
-def safe_point(
-    session: Session, phase: str, *, epoch: int | None = None, final: bool = False
-) -> None:
-    """Save if it is time, stop if requested. `epoch`: the one that just ended, at its end.
+    def step_done(self, *, final: bool = False) -> None:
+        """Mark one pass of the body, or one group of passes, as complete."""
+        self._session.lifetime.require_running()
+        self.pass_by("step", final=final)
 
-    Metrics logged before the step began appear in its line but not in its checkpoint: they belong
-    to other weights.
+    @looked_once()
+    def pass_by(self, phase: str, *, epoch: int | None = None, final: bool = False) -> None:
+        """Save if it is time, stop if requested. `epoch`: the one that just ended, at its end.
 
-    Raises:
-        Stopped: the state is saved; the process must end and be run again.
-    """
-    progress, saves = session.progress, session.saves
-    if session.mirrors is not None:
-        session.mirrors.raise_if_superseded()
-    session.position.record_safe_point(phase)
-    session.script_checks.check_safe_point()
-    order = _order_here(session)
-    if saves.has_outcome if order is None else order.land:
-        saves.collect_outcome()
-    metrics = session.metrics.flush(phase, epoch)
-    progress.measure_step()
-    last = session.last_batch
-    last.note_safe_point()
-    if phase == "end" and session.ranks.leads:
-        saves.schedule.best.warn_of_unlogged_metrics(metrics)
-    drill = session.drill
-    if drill.wanted.digests:
-        drill.journal_state(session.capture, epoch)
-        drill.wait_for_stop_signal(session.stop, saves.collect_outcome)
-    session.job_clock.update_job_end(
-        save_s=saves.save_s, step_s=progress.step_s, drain_s=_expected_drain_s(session)
-    )
-    wanted = drill.step_limit_reason or last.stop
-    if not wanted:  # the same on all ranks
-        wanted = order.stop if order is not None else _reason_to_stop(session)
-        if wanted and _should_delay_stop(session, wanted):
-            wanted = None
-    first = last.stop if last.saves_first and not progress.unproven_here else None
-    reason = wanted or first or saves.schedule.reason_to_save(metrics, order, epoch, final=final)
-    batch, batches = progress.batches
-    session.display.update(
-        step=session.position.step,
-        batch=batch,
-        batches=batches,
-        saved_s=saves.durable_s or None,
-        metrics=metrics,
-    )
-    unsaved = bool(wanted) and wanted != drill.step_limit_reason and drill.current_target is None
-    unsaved = unsaved and session.waiting.should_stop_unsaved(saves.saved, saves.count)
-    if reason and not unsaved and saves.saved != session.position.checkpoint_name:
-        session.alive.mark_phase(steps.SAVE)
-        saves.save(reason, metrics, epoch, at_once=drill.must_save_durably)
-    if wanted:
-        save_and_stop(session, wanted, unsaved=unsaved)
-    drill.wait_for_kill(session.stop, saves.collect_outcome, lambda: saves.saved)
-    if session.windows is not None:
-        _announce_next_order(session, session.windows)
-    session.reporter.flush_journal_regularly(saves.schedule.alive_interval_s)
-    progress.restart_step_clock()
-    session.alive.mark_phase(steps.EPOCH if phase == "end" else steps.STEP)
+        Metrics logged before the step began appear in its line but not in its checkpoint: they
+        belong to other weights.
 
-
-def request_save(session: Session) -> None:
-    """Save at the next safe point inside a loop of the run, immediately elsewhere."""
-    saves, progress = session.saves, session.progress
-    if progress.walks.open:
-        saves.schedule.request_save()
-        return
-    session.lifetime.require_running()
-    session.origin.set_baseline(None)
-    if saves.saved != session.position.checkpoint_name or saves.flight is not None:
-        saves.ensure_durable("asked", session.metrics.flush(session.position.phase))
-    elif progress.steps_here == 0 and saves.count:
-        raise UsageError(
-            f"run.save() twice at step {session.position.step}: "
-            "outside of a loop of this run nobody counts "
-            "the steps; call run.safe_point() after each, "
-            "and run.save() after it when that one is to be saved"
+        Raises:
+            Stopped: the state is saved; the process must end and be run again.
+        """
+        session = self._session
+        progress, saves = session.progress, session.saves
+        if session.mirrors is not None:
+            session.mirrors.raise_if_superseded()
+        self.count_step(phase)
+        order = _order_here(session)
+        if saves.has_outcome if order is None else order.land:
+            saves.collect_outcome()
+        metrics = session.metrics.flush(phase, epoch)
+        progress.measure_step()
+        last = session.last_batch
+        last.note_safe_point()
+        if phase == "end" and session.ranks.leads:
+            saves.schedule.best.warn_of_unlogged_metrics(metrics)
+        drill = session.drill
+        if drill.wanted.digests:
+            drill.journal_state(session.capture, epoch)
+            drill.wait_for_stop_signal(session.stop, saves.collect_outcome)
+        session.job_clock.update_job_end(
+            save_s=saves.save_s, step_s=progress.step_s, drain_s=_expected_drain_s(session)
         )
+        wanted = drill.step_limit_reason or last.stop
+        if not wanted:  # the same on all ranks
+            wanted = order.stop if order is not None else _reason_to_stop(session)
+            if wanted and _should_delay_stop(session, wanted):
+                wanted = None
+        first = last.stop if last.saves_first and not progress.unproven_here else None
+        reason = (
+            wanted or first or saves.schedule.reason_to_save(metrics, order, epoch, final=final)
+        )
+        batch, batches = progress.batches
+        session.display.update(
+            step=session.position.step,
+            batch=batch,
+            batches=batches,
+            saved_s=saves.durable_s or None,
+            metrics=metrics,
+        )
+        unsaved = (
+            bool(wanted) and wanted != drill.step_limit_reason and drill.current_target is None
+        )
+        unsaved = unsaved and session.waiting.should_stop_unsaved(saves.saved, saves.count)
+        if reason and not unsaved and saves.saved != session.position.checkpoint_name:
+            session.alive.mark_phase(steps.SAVE)
+            saves.save(reason, metrics, epoch, at_once=drill.must_save_durably)
+        if wanted:
+            save_and_stop(session, wanted, unsaved=unsaved)
+        drill.wait_for_kill(session.stop, saves.collect_outcome, lambda: saves.saved)
+        if session.windows is not None:
+            _announce_next_order(session, session.windows)
+        session.reporter.flush_journal_regularly(saves.schedule.alive_interval_s)
+        progress.restart_step_clock()
+        session.alive.mark_phase(steps.EPOCH if phase == "end" else steps.STEP)
+
+    def request_save(self) -> None:
+        """Save at the next safe point inside a loop of the run, immediately elsewhere."""
+        session = self._session
+        saves, progress = session.saves, session.progress
+        if progress.walks.open:
+            saves.schedule.request_save()
+            return
+        session.lifetime.require_running()
+        session.origin.set_baseline(None)
+        if saves.saved != session.position.checkpoint_name or saves.flight is not None:
+            saves.ensure_durable("asked", session.metrics.flush(session.position.phase))
+        elif progress.steps_here == 0 and saves.count:
+            raise UsageError(
+                f"run.save() twice at step {session.position.step}: "
+                "outside of a loop of this run nobody counts "
+                "the steps; call run.safe_point() after each, "
+                "and run.save() after it when that one is to be saved"
+            )
+
+    def count_step(self, phase: str = "step") -> None:
+        """Count what was done up to here, without a save or a stop."""
+        self._session.position.record_safe_point(phase)
+        self._session.script_checks.check_safe_point()
+
+    def note_loader_exhausted(self) -> None:
+        """Note that no batch is left. Code that follows, such as an evaluation, is not timed as a
+        step.
+        """
+        self._session.alive.mark_phase(steps.AFTER_BATCHES)
 
 
 def _reason_to_stop(session: Session, ahead_s: float = 0.0) -> str | None:

@@ -30,6 +30,8 @@ from .contents import (
     UnsavedAttributes,
     arrays_in_container,
     content_of,
+    hook_values,
+    is_candidate,
     is_copy_of_module,
     is_scheduler,
     module_arrays,
@@ -151,7 +153,10 @@ class ScriptChecks(msgspec.Struct):
             self._compare_contents(kind)
             last = count == LOOKS[kind][-1]
             if last:
-                for lost in self._left_out[kind].report_changed():
+                reached = [_HeldObjects(each, self._tracked) for each in framework_modules()]
+                for lost in self._left_out[kind].report_changed(
+                    lambda value: any(each.holds(value) for each in reached)
+                ):
                     yield from self._first_reports(lost)
             if last or ended:
                 yield from self._find_changed_twice(kind)
@@ -313,6 +318,11 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
         if _have_shapes(each)
     ]
     found = find_variables({}, held).variables
+    live = {id(each.value) for each in found if each.live}
+    of_hooks = {id(each.value): Variable(each.name, each.value) for _, each in hook_values(objects)}
+    found += [
+        each for place, each in of_hooks.items() if place not in live and is_candidate(each.value)
+    ]
     in_loaders = {
         id(each.value)
         for one in found

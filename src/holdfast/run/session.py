@@ -1,8 +1,8 @@
 """Session: the record of the parts of one attempt. It makes them, claims the run, and never
 changes.
 
-Only what begins, walks, saves and ends an attempt takes all of it: `opening`, `loop` and `loops`
-with their `loader_cursor`, `safe_point`, `finish` and `blockless`. Each part takes what it needs.
+Only what begins, saves and ends an attempt takes all of it: `opening`, `safe_point` and `finish`.
+Each part takes what it needs.
 """
 
 from __future__ import annotations
@@ -132,6 +132,13 @@ class Session:
         self.stop.answer_with(self._answer)
         self.around = ExitStack()  # contexts that stay open while the attempt is alive
         self.lifetime = Lifetime(self.attempt)
+
+    def take_signals(self) -> None:
+        """Take signals, and show progress, while the outermost loop of a run without a block
+        runs.
+        """
+        self.stop.__enter__()
+        self.display.begin(draws=self.ranks.leads)
 
     def _answer(self, signal: str) -> None:
         """Tell at once what becomes of a request to stop: called by the signal handler."""

@@ -147,7 +147,12 @@ class Lifetime(msgspec.Struct):
     @property
     def is_over(self) -> bool:
         """Whether this process does no more work for this attempt."""
-        return self.left or self.over is not None or self._attempt.is_in_forked_child
+        return self.left or self.over is not None or self.is_in_forked_child
+
+    @property
+    def is_in_forked_child(self) -> bool:
+        """Whether this process is a forked child; its parent has the attempt."""
+        return self._attempt.is_in_forked_child
 
     def note_stopped(self, reason: str) -> Stopped:
         """Note that the attempt has stopped; return the exception to raise."""

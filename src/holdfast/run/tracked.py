@@ -233,7 +233,11 @@ class Tracked:
             if name not in stored
         ]
         for name in sorted(stored - set(self.objects)):
-            here = f"None here{_NONE_HERE}" if name in self.given else "not tracked here"
+            here = (
+                f"None here{_NONE_HERE}"
+                if name in self.given
+                else "not tracked here; track it by this name again"
+            )
             lines.append(f"{name}: in the checkpoint, but {here}")
         inside = [(path, each) for path, each in plan.own if path.partition("/")[0] in stored]
         lost = [

@@ -171,12 +171,7 @@ class _AttributeFinder:
         if isinstance(value, FunctionType) and depth <= DEEPEST:
             for each in _variables_of_function(value, variable):
                 yield from self(each, depth + 1)
-        if (
-            self.left <= 0
-            or isinstance(value, _PASSED_OVER)
-            or _is_ours(value)
-            or is_display(value)
-        ):
+        if self.left <= 0 or isinstance(value, _PASSED_OVER) or is_ours(value) or is_display(value):
             return
         held = id(value) in self._held
         members = _members(variable, held=held)
@@ -232,7 +227,7 @@ def _state_keys(value: Any) -> set[str]:
     return set()
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
     module = type(value).__module__
     return module.partition(".")[0] == _OURS and not module.startswith(_OURS_SHOWN)
 

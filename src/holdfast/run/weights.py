@@ -150,8 +150,8 @@ def _read_foreign_weights(source: StartFrom, models: Mapping[str, Any]) -> dict[
         if stored is not None:
             found[name] = stored
     reports = {
-        name: Report(
-            *weight_reader_for(models[name]).match_weights(models[name], found[name], source.rename)
+        name: weight_reader_for(models[name]).match_weights(
+            models[name], found[name], source.rename
         )
         for name in found
     }
@@ -219,9 +219,8 @@ class _WeightReader(msgspec.Struct):
         """Compare all models before anything is overwritten."""
         reports = {}
         for name, model in models.items():
-            report = reports[name] = Report(
-                *weight_reader_for(model).match_weights(model, stored[name], self._rename)
-            )
+            report = weight_reader_for(model).match_weights(model, stored[name], self._rename)
+            reports[name] = report
             if self._strict and not report.complete:
                 raise Mismatch(f"{checkpoint.path}: {report}; strict=False reads what fits")
         return reports
@@ -257,6 +256,22 @@ def _read_from(
     if not index.names():
         raise NotFound(f"{where}: neither a checkpoint nor a run with one")
     return index.read_newest(read)
+
+
+def match_by_name(
+    live: Mapping[str, Any], stored: Mapping[str, Any], differs: Callable[[str], object]
+) -> Report:
+    """Return which leaves of `stored` fit the live ones of the same name. `differs`: whether those
+    of that name have another shape or dtype.
+    """
+    both = [name for name in live if name in stored]
+    mismatched = [name for name in both if differs(name)]
+    return Report(
+        loaded=[name for name in both if name not in mismatched],
+        missing=[name for name in live if name not in stored],
+        unexpected=[name for name in stored if name not in live],
+        mismatched=mismatched,
+    )
 
 
 def rename_leaf(name: str, rename: Mapping[str, str]) -> str:

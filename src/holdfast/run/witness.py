@@ -22,8 +22,9 @@ from typing import Any
 
 import msgspec
 
+from ..errors import UsageError
 from ..state import rng, tree
-from ..state.captured import AttributeSet
+from ..state.captured import AttributeSet, is_frozen
 from ..store import format
 from .objects import OBJECTS, adapter_for, is_generator
 from .visible import (
@@ -97,6 +98,7 @@ class VariableFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     renewed: bool = False  # the member of a container that has it was another object before
     installed: bool = False  # the class of the object that has it belongs to an installed package
     bag: str = ""  # of a container: a digest of its members in any order
+    unread: str = ""  # the call by which its class can be compared and saved
 
 
 msgspec.json.Decoder(VariableFacts)  # made here for the reason that `format` has
@@ -166,13 +168,13 @@ class VariableRecorder:
         for variable in [*found.variables, *itertools.starmap(Variable, more.items())]:
             if variable.path in values:
                 continue
-            digest, size = _safe_comparison_text(variable.value, min(left, LARGEST_BYTES))
+            digest, size, unread = _safe_comparison_text(variable.value, min(left, LARGEST_BYTES))
             left -= size
             values[variable.path] = digest
-            about[variable.path] = self._variable_facts(variable)
+            about[variable.path] = self._variable_facts(variable, unread)
         return values, about
 
-    def _variable_facts(self, variable: Variable) -> VariableFacts:
+    def _variable_facts(self, variable: Variable, unread: str) -> VariableFacts:
         value, owner = variable.value, variable.owner
         is_object = owner is not None and not isinstance(owner, dict | list | tuple)
         return VariableFacts(
@@ -188,11 +190,11 @@ class VariableRecorder:
             in_loader=id(value) in self._in_loaders,
             clock=_is_time(value),
             role=_role(value),
-            frozen=is_object
-            and bool(getattr(getattr(type(owner), "__dataclass_params__", None), "frozen", False)),
+            frozen=is_object and is_frozen(type(owner)),
             renewed=is_object and self._is_renewed(variable.path.rpartition(".")[0], owner),
             installed=is_object and _is_installed(type(owner)),
             bag=_unordered_digest(value),
+            unread="" if callable(value) else unread,
         )
 
     def _is_renewed(self, place: str, owner: Any) -> bool:
@@ -202,12 +204,17 @@ class VariableRecorder:
         return place in self._renewed
 
 
-def _safe_comparison_text(value: Any, largest: int) -> tuple[str, int]:
-    """A short text to compare `value` by, and the number of bytes that were read for it."""
+def _safe_comparison_text(value: Any, largest: int) -> tuple[str, int, str]:
+    """A short text to compare `value` by, the number of bytes that were read for it, and the call
+    that it lacks.
+    """
     try:
-        return _comparison_text(value, largest)
+        return *_comparison_text(value, largest), ""
+    except UsageError as error:  # it cannot be saved
+        last = str(error).rpartition(": ")[2]
+        return UNREAD, 0, last if last.startswith("holdfast.register(") else ""
     except Exception:  # a script's objects may raise anything
-        return UNREAD, 0
+        return UNREAD, 0, ""
 
 
 def _comparison_text(value: Any, largest: int) -> tuple[str, int]:

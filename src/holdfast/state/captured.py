@@ -213,5 +213,15 @@ def is_dataclass(kind: type) -> bool:
     return hasattr(kind, "__dataclass_fields__")
 
 
+def is_frozen(kind: type) -> bool:
+    """Whether attributes of its objects cannot be set: a frozen dataclass, or a class whose own
+    `__setattr__` says so, as of attrs, Equinox and Flax.
+    """
+    if is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return True
+    code = getattr(kind.__setattr__, "__code__", None)
+    return code is not None and any("Frozen" in name for name in code.co_names)
+
+
 def is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)

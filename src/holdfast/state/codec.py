@@ -196,6 +196,11 @@ class SharedBlock(msgspec.Struct, frozen=True, gc=False):
     places: Mapping[int, Mapping[str, Any] | None]
 
 
+def c_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of items in C order."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
 class PendingLeaf(msgspec.Struct, frozen=True, gc=False):
     """A leaf that is being read: the memory for its bytes, and the function that then builds the
     leaf.

@@ -103,9 +103,8 @@ class Attempt:
             yield
         except OSError as error:
             raise self._as_store_error(what, error) from error
-        except (
-            NotFound
-        ):  # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
+        # a checkpoint that this attempt needs is gone: perhaps a later attempt removed it
+        except NotFound:
             self.require_ownership()
             raise
 

@@ -13,7 +13,6 @@ from .. import disk
 from ..errors import Untrusted, UsageError
 
 _MOST_BYTES = 1 << 20  # no file with a key is larger
-_LENGTH = 32  # of a public key, RFC 8032
 # how a file with one begins
 _PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-|-+ ?BEGIN (SSH2 |RSA )?PUBLIC KEY")
 _PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY")

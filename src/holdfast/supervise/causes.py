@@ -160,7 +160,12 @@ def action_for(cause: str) -> Action:
 def wait_s(cause: str, number: int) -> float:
     """Return the wait before the next start after the `number`th failure in a row."""
     first_s, second_s = FIRST_S[action_for(cause)]
-    return first_s if number <= 1 else min(second_s * 2.0 ** min(number - 2, 30), MOST_S)
+    return first_s if number <= 1 else growing_wait_s(second_s, number - 2)
+
+
+def growing_wait_s(first_s: float, times: int) -> float:
+    """Return a wait that begins at `first_s`, and was doubled so many times; at most `MOST_S`."""
+    return min(first_s * 2.0 ** min(times, 30), MOST_S)
 
 
 def parse_error(tail: str) -> StartError:
@@ -184,14 +189,6 @@ def reports_broken_gpu(tail: str) -> bool:
     that, and early.
     """
     return _BROKEN_GPU.search(tail) is not None
-
-
-def causes_as_markdown() -> list[str]:
-    """Return the table of causes and actions as lines of Markdown."""
-    rows = [
-        f"| {cause} | {act}: it {WORDS[act]} | {known} |" for cause, (act, known) in ACTIONS.items()
-    ]
-    return ["| cause | what is done | how it is known |", "|---|---|---|", *rows]
 
 
 def _signal_name(number: int) -> str:

@@ -120,10 +120,6 @@ class HangJudge:
             if (hang := self._judge_place(look, counted_s, whole=whole)) is not None
         ]
 
-    def silent_s(self, place: Hashable) -> float:
-        """Return for how long a place has shown no sign of life."""
-        return self._stays[place].seconds if place in self._stays else 0.0
-
     def has_recovered(self, place: Hashable) -> bool:
         """Whether a place that was reported to hang has shown a sign of life since, or is gone."""
         return place not in self._stays or not self._stays[place].told

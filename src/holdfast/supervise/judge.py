@@ -85,9 +85,9 @@ def decide_next_step(
         if last.held:
             return NextStep("leave", HELD)
         # whatever the cause, never restart in a tight loop
-        return NextStep(
-            "again", _restart_reason(last), _growing_wait_s(AGAIN_S, len(without_gain) - 1)
-        )
+        times = len(without_gain) - 1
+        wait_s = causes.growing_wait_s(AGAIN_S, times) if times >= 0 else 0.0
+        return NextStep("again", _restart_reason(last), wait_s)
     if last.node_deaths > 1:
         return NextStep("leave", BAD_NODE)
     if last.behind and not (last.held or last.late):
@@ -98,6 +98,8 @@ def decide_next_step(
     if causes.action_for(last.cause) == "leave":
         return NextStep("fail", f"{last.cause}: another start would end like this one")
     if crashes > retries:
+        if not retries and last.code < 0:
+            return NextStep("fail", "`holdfast run --retries 3` would start it again")
         return NextStep("fail", f"no retry left of {retries}" if retries else "")
     if last.held:
         return NextStep("fail", "held, so it is not tried again")
@@ -158,10 +160,6 @@ def describe_attempt(attempt: CommandAttempt) -> str:
     cause = f" ({attempt.cause})" if attempt.cause in _SHOWN else ""
     lacks = f", but `finished` does not hold: {attempt.lacks}" if attempt.lacks else ""
     return describe_exit_code(attempt.code) + cause + lacks
-
-
-def _growing_wait_s(first_s: float, times: int) -> float:
-    return min(first_s * 2.0 ** min(times, 30), causes.MOST_S) if times >= 0 else 0.0
 
 
 def _made_progress(attempt: CommandAttempt) -> bool:

@@ -117,9 +117,8 @@ class TensorItems:
                     wait = move(slab, flat[at : at + slab.numel()].view(slab.shape))
                     at += slab.numel()
                 place = stop
-        except (
-            BaseException
-        ):  # the device is full: pending work must end before its memory is freed
+        # the device is full: pending work must end before its memory is freed
+        except BaseException:
             await_copy(wait)
             raise
         return wait

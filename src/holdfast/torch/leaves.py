@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from ..errors import Damaged, UsageError
 from ..pages import Data
-from ..state.codec import UNSOUND, Block, LeafReader, Node, PendingLeaf, SharedBlock
+from ..state.codec import UNSOUND, Block, LeafReader, Node, PendingLeaf, SharedBlock, c_stride
 from . import pieces
 from .items import DeviceMoments, memory, memory_at, tensor_data
 from .stored import DTYPES, TensorRestore, dtype_and_stride, empty_tensor, is_dense, is_size_list
@@ -147,7 +147,7 @@ def _encode(tied: Sequence[torch.Tensor], now: DeviceMoments) -> Block:
     # even if only dimensions of one item differ: they reveal channels_last, which selects kernels
     if (1 in shape or not contiguous) and tensor.numel() and not divided:
         stride = tensor.stride()
-        if stride != _c_stride(shape) and is_dense(shape, stride):
+        if stride != c_stride(shape) and is_dense(shape, stride):
             attrs["stride"] = list(stride)
     return Block("torch", NAMES[tensor.dtype], shape, tensor_data(tensor, now), attrs)
 
@@ -206,10 +206,6 @@ def _span_data(members: Sequence[torch.Tensor], start: int, stop: int, now: Devi
     flat = torch.empty(0, dtype=torch.uint8, device=first.device)
     flat.set_(storage, start - storage.data_ptr(), (stop - start,), (1,))
     return tensor_data(flat, now)
-
-
-def _c_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def allocate_leaf(stored: LeafReader) -> PendingLeaf:

@@ -53,6 +53,29 @@ def unsaved_attributes(target: Any) -> Iterator[tuple[str, Any, str]]:
             )
 
 
+_HOOKS_OF_MODULES = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def registered_hooks(target: Any) -> Iterator[Any]:
+    """Yield the hooks of a module, of its parts and parameters, or of an optimizer."""
+    places: list[tuple[Any, tuple[str, ...]]] = []
+    if isinstance(target, Optimizer):
+        places = [(target, _HOOKS_OF_OPTIMIZERS)]
+    elif isinstance(target, nn.Module):
+        places = [(part, _HOOKS_OF_MODULES) for part in target.modules()]
+        places += [(each, _HOOKS_OF_TENSORS) for each in target.parameters()]
+    for owner, names in places:
+        for name in names:
+            yield from list((getattr(owner, name, None) or {}).values())
+
+
 def saves_nothing(part: Any) -> bool:
     """Return whether the class of `part` has a state_dict() of its own, which is empty: a metric
     whose states are not persistent.

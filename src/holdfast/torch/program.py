@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import initial_seed
 
-from .left_out import saves_nothing, unsaved_attributes
+from .left_out import registered_hooks, saves_nothing, unsaved_attributes
 from .modules import evaluation_mode
 from .ranks import ranks
 from .reducer import ReducerLayouts
@@ -38,6 +38,7 @@ __all__ = [
     "memory_of_run",
     "omits_references",
     "ranks",
+    "registered_hooks",
     "saves_nothing",
     "unsaved_attributes",
     "unsaved_optimizers",

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import Mismatch
-from ..run.weights import rename_leaf
+from ..run.weights import Report, match_by_name, rename_leaf
 from . import modules
 from .stored import tensor_differences
-
-
-class WeightMatch(NamedTuple):
-    """Which leaves fit a model, by the model's names; `unexpected` names those that the model does
-    not have.
-    """
-
-    loaded: list[str]
-    missing: list[str]
-    unexpected: list[str]
-    mismatched: list[str]
 
 
 def is_model(target: object) -> TypeGuard[nn.Module]:
     return isinstance(target, nn.Module)
 
 
-def match_weights(
-    model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]
-) -> WeightMatch:
+def match_weights(model: nn.Module, stored: Mapping[str, Any], rename: Mapping[str, str]) -> Report:
     """Return which leaves of `stored` fit the model after renaming; nothing is changed or read.
 
     `rename`: prefix in the checkpoint -> prefix here, whole parts of a name; the longest that fits
@@ -43,13 +30,8 @@ def match_weights(
         )
     modules.require_names(stored)
     live, there = modules.live_entries(model), _renamed(stored, rename)
-    both = [name for name in live if name in there]
-    mismatched = [name for name in both if tensor_differences(name, there[name], live[name])]
-    return WeightMatch(
-        loaded=[name for name in both if name not in mismatched],
-        missing=[name for name in live if name not in there],
-        unexpected=[name for name in there if name not in live],
-        mismatched=mismatched,
+    return match_by_name(
+        live, there, lambda name: tensor_differences(name, there[name], live[name])
     )
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from .. import journal
 from ..data.promise import UnprovenCode
@@ -20,6 +20,9 @@ from ..run.settings import run_dir
 from ..run.stop import Deadline
 from ..run.weights import StartFrom
 from ..terminal import say
+
+if TYPE_CHECKING:
+    from ..track.options import TrackerOptions
 
 
 class RunOptions(TypedDict, total=False):
@@ -48,6 +51,7 @@ class RunOptions(TypedDict, total=False):
     private: bool
     background: bool
     whole: Whole
+    track: TrackerOptions | Iterable[TrackerOptions]
     board: bool | str | os.PathLike[str]
     mirror: Mirror
     without: Place | Collection[Place]

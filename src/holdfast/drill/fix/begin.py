@@ -7,7 +7,7 @@ that does it. In a script without that the run walks the heaviest outermost loop
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import libcst as cst
 
@@ -31,11 +31,11 @@ _MAKES_STATEFUL = re.compile(
 )
 
 
-def add_run(text: str, stem: str, *, batches: bool = True) -> str:
+def add_run(text: str, stem: str, *, batches: bool = True, untracked: Collection[str] = ()) -> str:
     """Return the script with a Run around its training; unchanged if it has one.
 
     `batches`: let the run walk the loader inside the outermost loop, too, so that it can stop
-    within an epoch.
+    within an epoch. `untracked`: names that stay out of its state.
 
     Raises:
         Refused: its training loop is not found, or has a form that cannot be walked.
@@ -50,7 +50,9 @@ def add_run(text: str, stem: str, *, batches: bool = True) -> str:
         name for name in ("run", "survivor", "holdfast_run") if not _is_name_taken(source, name)
     )
     state = ", ".join(
-        f"{word}={each}" for word, each in _find_state(source, outer, function).items()
+        f"{word}={each}"
+        for word, each in _find_state(source, outer, function).items()
+        if word not in untracked
     )
     lines = [f'{run} = Run("runs/{stem}", dict({state})).start()']
     if inner is not None and function is not None and function not in source.enclosing_nodes(inner):

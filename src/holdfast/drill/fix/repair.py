@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,7 +229,9 @@ class RepairSearch:
         ]
 
     def _try_fixes(self, now: DrilledVersion, wanted: Sequence[Fix]) -> DrilledVersion | None:
-        """Make all possible additions at once; if that does not help, one by one."""
+        """Make all possible additions at once; if something speaks against them, the first half
+        and then the second.
+        """
         text, made = now.text, []
         for fix in wanted:
             try:
@@ -248,8 +251,9 @@ class RepairSearch:
             self._note_refused(made[0], why)
             return None
         last = now
-        for fix in made:
-            last = self._try_fixes(last, [fix]) or last
+        half = len(made) // 2
+        for part in (made[:half], made[half:]):
+            last = self._try_fixes(last, part) or last
         return None if last is now else last
 
     def _note_refused(self, fix: Fix, why: str) -> None:
@@ -364,23 +368,35 @@ def repair_script(
     return found
 
 
+_REFUSED = re.compile(r".*UsageError: state\['(\w+)'\] is an? .*, without state_dict\(\)")
+
+
 def _first_version(bench: ScriptDrills, say: Say) -> DrilledVersion:
     """Return the first version with a Run: with batches walked by it if that works, else its
-    outermost loop alone.
+    outermost loop alone; and without objects that a run refuses to track.
     """
-    versions = dict[str, None]()
-    for batches in (True, False):
+    forms, untracked = [True, False], set[str]()
+    while True:
         try:
-            versions[begin.add_run(bench.text, bench.script.stem, batches=batches)] = None
+            texts = [
+                begin.add_run(bench.text, bench.script.stem, batches=each, untracked=untracked)
+                for each in forms
+            ]
         except FixRefused as error:
             raise UsageError(f"{bench.script}: {error}") from error
-    for number, text in enumerate(versions, 1):
+        text, last = texts[0], texts[-1] == texts[0]
         for line in unified_diff(bench.text, text, str(bench.script)).splitlines():
             say(line)
         found = bench.drill(text)
-        last = number == len(versions)
-        if found.verdict == FAILED and found.divergence is None and not last:
+        failed = found.verdict == FAILED and found.divergence is None
+        refused = _REFUSED.match(found.why) if failed else None
+        if refused is not None and refused[1] not in untracked:
+            say(f"not tracked: {refused[1]}: {found.why}")
+            untracked.add(refused[1])
+            continue
+        if failed and not last:
             say(f"with the loader walked by the run: {found.why}")
+            forms = forms[1:]
             continue
         if (
             last
@@ -395,7 +411,6 @@ def _first_version(bench: ScriptDrills, say: Say) -> DrilledVersion:
                 f"{bench.script}: with a Run an undisturbed run prints otherwise: {changed}"
             )
         return found
-    raise UsageError(f"{bench.script}: no version was found")
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
