@@ -222,16 +222,17 @@ def test_of_equal_values_the_first_is_the_greatest_and_the_least():
     assert (0.1, 1, 0.9, 2) == tuple(facts[name] for name in ("min", "min_step", "max", "max_step"))
 
 
-def test_the_page_names_the_place_of_the_best_checkpoint(tmp_path):
-    """Else the directory of all that exist."""
+def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_path):
+    """The copies as the journals tell of them."""
     run, toy = tmp_path / "run", Toy()
-    with new_run(run, toy, keep=Best("score", max)) as at:
+    with new_run(run, toy, keep=Best("score", max), mirror=tmp_path / "copies") as at:
         for epoch in at.epochs(3):
             at.log(score=float(epoch == 1))
     page = tmp_path / "report.html"
     assert 0 == invoke("report", run, "--html", page).exit_code
     best = os.readlink(run / "checkpoints/best")
     assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
+    assert f"{tmp_path}/copies</td>" in page.read_text()
 
 
 def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp_path, monkeypatch):

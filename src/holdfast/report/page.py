@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from ..legible import duration, legible, size
+from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
 from .curves import Curve, downsample, summarize
 from .report import RunReport, changes, parts_of
@@ -77,7 +78,7 @@ def _verdict(body: ET.Element, report: RunReport) -> None:
         _add(body, "p", report.status.not_finite)
     if report.status.next:
         line = _add(body, "p", "Next: ")
-        _add(line, "code", report.status.next)
+        _add(line, "span" if report.status.next == AS_BEFORE else "code", report.status.next)
     spent, facts = report.account, _add(body, "div", **{"class": "facts"})
     goodput = "" if spent.goodput is None else f"{spent.goodput:.1%}"
     for value, name in (
@@ -297,7 +298,9 @@ def _checkpoints(
                 "" if save is None else duration(save.save_s),
                 "" if save is None else duration(save.stall_s),
                 "" if save is None else save.attempt,
-                ", ".join(facts.get("at", ())),
+                ", ".join(
+                    copy.place for copy in report.mirrors if facts["name"] in copy.checkpoints
+                ),
             ]
         )
     if rows:

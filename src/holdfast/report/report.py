@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from .. import journal, scan
 from ..errors import StoreError
+from ..inspect.mirrors import MirrorFacts, mirrors_of_run
 from ..inspect.starts import ProgramStart
 from ..journal import Event, Log
 from ..legible import counted, duration
@@ -67,6 +68,7 @@ class RunReport(NamedTuple):
     metrics: MetricsReader
     curves: list[Curve]
     best: BestValue | None
+    mirrors: list[MirrorFacts]
 
     @property
     def verdict(self) -> tuple[str, str]:
@@ -115,6 +117,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         collector.metrics,
         curves,
         _best(place.run, curves),
+        mirrors_of_run(logs),
     )
 
 
