@@ -27,6 +27,7 @@ AFTERWARDS = (  # events of the job, copies and trackers after the attempt had s
     *("mirrored", "mirror_removed", "mirror_failed", "mirror_back", "undrained", "tracker_told"),
 )
 _ORDER = {"step": 0, "end": 1, "exit": 2}  # metrics recorded after the loop belong to no checkpoint
+_BLOCK = 4096  # lines that are searched at once
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 
@@ -112,7 +113,14 @@ class JournalLines(Sequence[Event]):
         parsed.
         """
         if word not in self._with:
-            self._with[word] = [at for at, line in enumerate(self._lines) if word in line]
+            lines = self._lines
+            self._with[word] = [
+                at
+                for begin in range(0, len(lines), _BLOCK)
+                if word in b"".join(lines[begin : begin + _BLOCK])  # most words are rare
+                for at in range(begin, min(begin + _BLOCK, len(lines)))
+                if word in lines[at]
+            ]
         return self._parse_at(reversed(self._with[word]))
 
     def _parse_at(self, places: Iterable[int]) -> Iterator[Event]:

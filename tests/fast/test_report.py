@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from histories import BEGAN_S, History, line
-from holdfast import Best, owner
+from holdfast import Best, Last, owner
 from holdfast.report import page, report
 from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.supervise import status
@@ -130,6 +130,7 @@ def test_commands_print_text_json_and_csv(tmp_path):
     assert ["40", "80", "120"] == [row["step"] for row in lines if row["accuracy"]]
     assert [*range(1, 151)] == [int(row["step"]) for row in rows]
     assert all(float(row["loss"]) == 1 / int(row["step"]) for row in rows)
+    assert {"0"} == {row["epoch"] for row in rows if row["phase"] == "step"}
 
 
 def test_several_runs_are_compared_a_line_each(tmp_path):
@@ -192,7 +193,7 @@ def test_text_of_a_run_is_no_markup(tmp_path, text):
             file.write(line(BEGAN_S + 5, "told", what=name))
             file.write(line(BEGAN_S + 60, "metrics", step=1, phase="step", epoch=0, values={name: 1.0}))
             file.write(line(BEGAN_S + 61, "failed", step=1, phase="step", error=name))
-        return _Page(page.html(read(history.run), []).decode())
+        return _Page(page.html(read(history.run), [], 0).decode())
 
     plain, hostile = written(tmp_path / "a", "plain"), written(tmp_path / "b", text)
     assert plain.tags == hostile.tags
@@ -231,6 +232,24 @@ def test_the_page_names_the_place_of_the_best_checkpoint(tmp_path):
     assert 0 == invoke("report", run, "--html", page).exit_code
     best = os.readlink(run / "checkpoints/best")
     assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
+
+
+def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp_path, monkeypatch):
+    """The manifests of the others are not read: one that is damaged there is no trouble."""
+    monkeypatch.setattr(page, "MOST_ROWS", 2)
+    run, toy = tmp_path / "run", Toy()
+    with new_run(run, toy, keep=Last(100) | Best("score", max)) as at:
+        for step in at.steps(8):
+            at.log(score=float(step == 3))
+    assert 0 == invoke("pin", run, "--step", 2).exit_code
+    (run / "checkpoints/step-000000005/manifest.json").write_text("{}")
+    out = tmp_path / "report.html"
+    assert 0 == invoke("report", run, "--html", out).exit_code
+    text = out.read_text()
+    shown = [each for each in range(1, 9) if f'<td class="long">step-{each:09d}</td>' in text]
+    assert [2, 4, 7, 8] == shown
+    assert "; 8 exist." in text
+    assert "checkpoints/step-000000004</code>" in text
 
 
 def test_downsampling_keeps_the_extremes():

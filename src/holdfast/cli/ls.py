@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,12 +109,15 @@ def _list_facts(here: LocalSource) -> dict[str, Any]:
     }
 
 
-def checkpoint_facts(place: Location, *, apart: bool) -> list[dict[str, Any]]:
+def checkpoint_facts(
+    place: Location, *, apart: bool, checkpoints: Sequence[Checkpoint] | None = None
+) -> list[dict[str, Any]]:
     """Return the facts of each checkpoint; if its manifest is damaged, only its name and the error.
 
-    `apart`: they are copies, which share no files.
+    `apart`: they are copies, which share no files. `checkpoints`: only those.
     """
-    found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in place.checkpoints()]
+    existing = place.checkpoints() if checkpoints is None else checkpoints
+    found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in existing]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
     epochs = epochs_of(whole[-1]) if whole else None  # as the newest one knows them

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..report import page, report
 from ..report.accounting import CATEGORIES
 from ..report.curves import Curve, summarize
 from ..report.report import RunReport
+from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..supervise import status
 from . import options
@@ -78,13 +80,21 @@ def write_page_of(run: Path, target: Path) -> None:
 
 
 def _write_page(found: RunReport, target: Path) -> None:
-    disk.replace_with(target, [page.html(found, _checkpoints(found))])
+    disk.replace_with(target, [page.html(found, *_checkpoints(found))])
 
 
-def _checkpoints(found: RunReport) -> list[dict[str, Any]]:
+def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
+    """Return the facts of those that a page shows, and how many exist."""
     if found.status.run is None:
-        return []
-    return checkpoint_facts(locate(found.status.run), apart=False)
+        return [], 0
+    place = locate(found.status.run)
+    existing = place.checkpoints()
+    marked = {*CheckpointIndex(place.path).pins()}
+    with suppress(OSError):
+        marked.add((place.path / "checkpoints" / "best").readlink().name)
+    newest = existing[-page.MOST_ROWS :]
+    older = [each for each in existing[: -page.MOST_ROWS] if each.path.name in marked]
+    return checkpoint_facts(place, apart=False, checkpoints=[*older, *newest]), len(existing)
 
 
 def _csv_lines(found: RunReport) -> Iterator[bytes]:

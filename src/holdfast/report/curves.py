@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -43,11 +44,15 @@ class MetricsReader:
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, _Values]] = {}
         self._undone: dict[int, dict[str, _Values]] = {}
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[int, _Values] = {}  # where each epoch began; nan: no epoch
+        self._epoch: tuple[int, int | None] | None = None  # attempt and epoch of the last event
 
     def add(self, attempt: int, place: Position, event: Event, *, counts: bool) -> None:
         """Note the metrics in an event of an attempt; some were done again and do not count."""
-        found = (self._kept if counts else self._undone).setdefault(attempt, {})
+        attempts = self._kept if counts else self._undone
+        found = attempts.get(attempt)
+        if found is None:
+            found = attempts[attempt] = {}
         at = place[0] * len(PHASES) + place[1]
         for name, value in event["values"].items():
             curve = found.get(name)
@@ -55,8 +60,10 @@ class MetricsReader:
                 curve = found[name] = _Values()
             curve.add(at, float(value))
         epoch = event.get("epoch")
-        if epoch is not None:
-            self._epochs[at] = epoch
+        if counts and (attempt, epoch) != self._epoch:
+            self._epoch = attempt, epoch
+            begun = self._epochs.setdefault(attempt, _Values())
+            begun.add(at, math.nan if epoch is None else epoch)
 
     def curves(self) -> list[Curve]:
         """Return each metric's curve, in the order in which they were logged first."""
@@ -69,28 +76,34 @@ class MetricsReader:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one row for each step that counts: step, phase, epoch and each metric."""
         places: dict[int, dict[str, float]] = {}
+        attempts: dict[int, int] = {}  # the last that logged there
         for attempt in sorted(self._kept):
             for name, found in self._kept[attempt].items():
                 for at, value in zip(found.at, found.values, strict=True):
                     places.setdefault(at, {})[name] = value
+                    attempts[at] = attempt
         for at in sorted(places):
             step, phase = divmod(at, len(PHASES))
-            epoch = self._epochs.get(at)
+            epoch = self._epoch_at(attempts[at], at)
             yield {"step": step, "phase": PHASES[phase], "epoch": epoch, **places[at]}
 
+    def _epoch_at(self, attempt: int, at: int) -> int | None:
+        begun = self._epochs[attempt]
+        epoch = begun.values[bisect_right(begun.at, at) - 1]
+        return None if math.isnan(epoch) else int(epoch)
+
     def _curve(self, name: str) -> Curve:
-        kept: list[tuple[int, float]] = []
+        at, values = array("q"), array("d")
         for attempt in sorted(self._kept):
             if (found := self._kept[attempt].get(name)) is not None:
-                while kept and kept[-1][0] >= found.at[0]:
-                    kept.pop()  # the later attempt logged this place again
-                kept += zip(found.at, found.values, strict=True)
+                again = bisect_left(at, found.at[0])  # the later attempt logged these once more
+                at, values = at[:again] + found.at, values[:again] + found.values
         undone = [
             (attempt, [at // len(PHASES) for at in found.at], found.values)
             for attempt in sorted(self._undone)
             if (found := self._undone[attempt].get(name)) is not None
         ]
-        return Curve(name, [at // len(PHASES) for at, _ in kept], [v for _, v in kept], undone)
+        return Curve(name, array("q", (each // len(PHASES) for each in at)), values, undone)
 
 
 def downsample(
@@ -116,16 +129,21 @@ def downsample(
 
 def summarize(curve: Curve) -> Mapping[str, Any]:
     """Return the last, least and greatest value of a curve, and the first step without a number."""
-    finite = [(v, s) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)]
-    highest = max(finite, key=lambda each: each[0], default=(None, None))
+    finite = [*filter(math.isfinite, curve.values)]
+    least, greatest = min(finite, default=None), max(finite, default=None)
     broken = (s for s, v in zip(curve.steps, curve.values, strict=True) if not math.isfinite(v))
     return {
         "last": curve.values[-1] if curve.values else None,
-        "min": min(finite)[0] if finite else None,
-        "min_step": min(finite)[1] if finite else None,
-        "max": highest[0],
-        "max_step": highest[1],  # the first of equal ones, as keep=Best(...) takes it
-        "not_finite_from": next(broken, None),
+        "min": least,
+        "min_step": _first_step(curve, least),
+        "max": greatest,
+        "max_step": _first_step(curve, greatest),
+        "not_finite_from": next(broken) if len(finite) < len(curve.values) else None,
         "points": len(curve.steps),
         "undone": sum(len(steps) for _, steps, _ in curve.undone),
     }
+
+
+def _first_step(curve: Curve, value: float | None) -> int | None:
+    """Return the first step with this value: of equal ones keep=Best(...) takes it, too."""
+    return None if value is None else curve.steps[curve.values.index(value)]

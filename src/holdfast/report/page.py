@@ -27,10 +27,11 @@ LONG = 12  # letters of a cell that get a wide column
 DIGITS = 5  # of the numbers in charts
 
 
-def html(report: RunReport, checkpoints: Sequence[Mapping[str, Any]]) -> bytes:
+def html(report: RunReport, checkpoints: Sequence[Mapping[str, Any]], existing: int) -> bytes:
     """Return the page.
 
-    `checkpoints`: the facts of those that exist, as `holdfast ls --json` prints them.
+    `checkpoints`: the facts of those that it shows, as `holdfast ls --json` prints them: the
+    newest, the best and those that are pinned. `existing`: how many there are.
     """
     page = ET.Element("html", lang="en")
     _head(page, f"{report.name}: {report.verdict[0]}")
@@ -41,7 +42,7 @@ def html(report: RunReport, checkpoints: Sequence[Mapping[str, Any]]) -> bytes:
     _interruptions(body, report)
     curves = report.curves[:MOST_CURVES]
     _curves(body, report, curves)
-    _checkpoints(body, report, checkpoints)
+    _checkpoints(body, report, checkpoints, existing)
     _environment(body, report)
     _warnings(body, report)
     footer = _add(body, "footer")
@@ -261,7 +262,7 @@ def _line(
 
 
 def _checkpoints(
-    body: ET.Element, report: RunReport, checkpoints: Sequence[Mapping[str, Any]]
+    body: ET.Element, report: RunReport, checkpoints: Sequence[Mapping[str, Any]], existing: int
 ) -> None:
     section = _section(body, "Checkpoints")
     saves = {save.name: save for save in report.saves}
@@ -270,14 +271,14 @@ def _checkpoints(
         section,
         "p",
         f"{len(report.saves):,} saves in all, for which the loop waited {duration(waited)}; "
-        f"{len(checkpoints):,} exist.",
+        f"{existing:,} exist.",
     )
     if report.status.run is not None and checkpoints:
         best = next((facts["name"] for facts in checkpoints if facts.get("best")), "")
         place = f"{report.status.run}/checkpoints{f'/{best}' if best else ''}"
         _add(_add(section, "p", "The best: " if best else "They lie in "), "code", place)
     rows = []
-    for facts in checkpoints[-MOST_ROWS:]:
+    for facts in checkpoints:
         if facts.get("damaged"):
             rows.append([facts["name"], "", "", f"damaged: {facts['damaged']}", *[""] * 7])
             continue

@@ -192,9 +192,11 @@ class _Collector:
         self.warnings: list[tuple[int, float, str]] = []
 
     def __call__(self, log: Log, ceiling: Position | None, place: Position, event: Event) -> None:
-        match event["event"]:
-            case "metrics":
-                self.metrics.add(log.attempt, place, event, counts=not ceiling or place <= ceiling)
+        kind = event["event"]
+        if kind == "metrics":  # most lines are
+            self.metrics.add(log.attempt, place, event, counts=not ceiling or place <= ceiling)
+            return
+        match kind:
             case "saved":
                 self.saves.append(_save(log.attempt, place[0], event))
             case "environment":
@@ -249,7 +251,7 @@ def _best(run: Path | None, curves: Sequence[Curve]) -> BestValue | None:
     rule = None
     if run is not None:
         with suppress(OSError, StoreError):
-            rule = CheckpointIndex(run).best_rule()
+            rule = CheckpointIndex(run).latest().head.best_rule
     curve = next((each for each in curves if rule is not None and each.name == rule.metric), None)
     if rule is None or curve is None:
         return None

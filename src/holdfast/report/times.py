@@ -92,7 +92,8 @@ class _Clock:
         elif self._leap_s and shown - self.now >= self._leap_s:
             self.first_s, self._leap_s = self.first_s + self._leap_s, 0.0
             shown = time_s - self.first_s + self.went_back_s
-        self.now = max(self.now, shown)
+        if shown > self.now:  # noqa: PLR1730  # for each line, and max() takes longer
+            self.now = shown
         return self.now
 
 
@@ -226,7 +227,9 @@ def _read(
                 _note_evaluation(times, stepped[1], now)
             elif not place[1]:
                 stepped = place[0], now
-            times.last, times.moved = max(times.last, place), now
+            times.moved = now
+            if place > times.last:  # noqa: PLR1730
+                times.last = place
             if ceiling is None or place <= ceiling:
                 kept = now
             if kind == "first_step":
