@@ -501,3 +501,25 @@ def test_how_far_an_attempt_has_come_is_noted_now_and_then(tmp_path, monkeypatch
     assert noted == sorted(noted)
     assert 1 in noted
     assert max(noted) <= 101
+
+
+def test_fewer_epochs_than_have_begun_make_no_step_and_say_so(tmp_path, capfd):
+    """With how many to ask for; asked for them, the run goes on."""
+
+    def train(total, cut_at=None):
+        steps = 0
+        with new_run(tmp_path, Toy(), every=Every(steps=1)) as run:
+            for _ in run.epochs(total):
+                for _ in run.batches([1, 2, 3]):
+                    steps += 1
+                    if run.step == cut_at:
+                        raise Cut
+        return steps
+
+    with pytest.raises(Cut):
+        train(6, cut_at=13)
+    capfd.readouterr()
+    assert 0 == train(3)
+    assert "run.epochs(3) makes no step: 5 of 6 have begun. Ask for 6 to go on\n" in capfd.readouterr().err
+    assert 5 == train(6)
+    assert "makes no step" not in capfd.readouterr().err

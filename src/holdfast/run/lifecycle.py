@@ -127,11 +127,24 @@ class LoopLifecycle(msgspec.Struct, frozen=True):
                 f"{self.end.path}: {kind} were to end at {was}, "
                 f"now {f'at {total}' if total < ENDLESS else 'without end'}"
             )
+        elif total < was and self.progress.steps_here == 0:
+            self._report_fewer(kind, total, was)
         targets[kind] = max(total, was)
         if total < ENDLESS:
             reporter.attempt.record("loop", kind=kind, total=total)
         self.walks.begin_outermost(kind, total)
         self.progress.restart_step_clock()
+
+    def _report_fewer(self, kind: str, total: int, was: int) -> None:
+        """Say that no step is made, if fewer passes are asked for than have begun."""
+        position = self.position
+        if position.finished() or position.has_passes_left(kind, total) or was >= ENDLESS:
+            return
+        begun = position.epoch + position.in_epoch if kind == "epochs" else position.step
+        say(
+            f"{self.end.path}: run.{kind}({total}) makes no step: {begun} of {was} have begun. "
+            f"Ask for {was} to go on"
+        )
 
     def _require_passes_left(self, kind: str, total: int) -> None:
         """Require that the loop has passes to make.

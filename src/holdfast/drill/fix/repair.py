@@ -295,6 +295,10 @@ class RepairSearch:
             if without.verdict == report.IDENTICAL:
                 self._made = [each for each in self._made if each[0] != fix]
                 now = without
+                self._say(
+                    f"left out: {describe_fix(fix)}: this drill is identical without it; "
+                    "a longer run may need it"
+                )
             else:
                 self._evidence[fix] = _describe_version(without)
         return now
