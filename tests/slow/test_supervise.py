@@ -50,7 +50,13 @@ ENDS = {
     ),
     "blanks are no last words": (bash("echo; echo ' '; exit 3"), [], 8, "\n \n", "holdfast: bash: exit 3\n"),
     "a crash without a word": (["false"], [], 8, "", "holdfast: false: exit 1\n"),
-    "a signal has its name": (bash("kill -SEGV $$"), [], 8, "", "holdfast: bash: killed by SIGSEGV\n"),
+    "a signal has its name": (
+        bash("kill -SEGV $$"),
+        [],
+        8,
+        "",
+        "holdfast: bash: killed by SIGSEGV: `holdfast run --retries 3` would start it again\n",
+    ),
     "a script is called by its name": (["bash", "count.sh"], [], 8, "", "holdfast: count.sh: exit 3\n"),
     "75 asks for another start": (bash(f"{AGAIN} [ $n -ge 4 ] || exit 75"), [], 0, ATTEMPTS, 4 * ASKED + DONE),
     "a crash that a retry mends": (

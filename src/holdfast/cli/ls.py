@@ -117,6 +117,9 @@ def checkpoint_facts(
     `apart`: they are copies, which share no files. `checkpoints`: only those.
     """
     existing = place.checkpoints() if checkpoints is None else checkpoints
+    # of the newest more is shown than its head: it is read whole, and once
+    with suppress(HoldfastError, OSError, IndexError):
+        existing[-1].manifest  # noqa: B018
     found = [(checkpoint, unreadable_reason(checkpoint)) for checkpoint in existing]
     whole = [checkpoint for checkpoint, why in found if why is None]
     pins = CheckpointIndex(place.root).pins() if place.root else set()
