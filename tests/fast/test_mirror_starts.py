@@ -143,7 +143,12 @@ def test_a_disk_that_cannot_be_listed_is_told_in_one_line(tmp_path, monkeypatch,
 def test_a_copy_whose_manifest_is_damaged_is_told_before_an_older_one_is_taken(tmp_path, capsys):
     """It counts for nothing, and nothing else says why the run goes on from an older one."""
     path, place = tmp_path / "run", tmp_path / "place"
-    started(path, mirror=place)
+    with new_run(path, Toy(), mirror=place) as run:
+        for step in run.steps(2):
+            until_s = time.monotonic() + 60
+            while step == 1 and not [*place.glob("checkpoints/*/step-000000001/manifest.json")]:
+                assert time.monotonic() < until_s, "a busy worker may copy the newest alone"
+                time.sleep(0.05)
     (manifest,) = place.glob("checkpoints/*/step-000000002/manifest.json")
     flip(manifest, -8)
     shutil.rmtree(path)
