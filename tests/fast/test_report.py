@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import random
 import re
 import time
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from histories import BEGAN_S, History, line
 from holdfast import Best, Last, owner
 from holdfast.report import page, report
 from holdfast.report.curves import Curve, downsample, summarize
+from holdfast.report.live import LiveRun
 from holdfast.supervise import status
 from stores import invoke
 from toy import Toy, new_run
@@ -262,3 +264,33 @@ def test_downsampling_keeps_the_extremes():
     assert (0, 99_999) == (steps[0], steps[-1])
     assert {777, 50_123, 60_001} <= {*steps}
     assert all(value == values[step] or math.isnan(value) for step, value in zip(steps, kept, strict=True))
+
+
+ODD = [None, -1, 0, 1e308, 10**18, 10**30, "x", "nan", [], {}, True, {"a": [1]}]
+KINDS = ["loop", "environment", "told", "saved", "metrics", "exit", "start", "begin", "restored", "tracker_told", 3]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_journals_of_any_content_are_reported(tmp_path, seed):
+    """Fields of any kind, lines in any order: the sums hold, the page is made, and a look at the live run works."""
+    draw = random.Random(seed)
+    History(tmp_path, seed, supervised=seed % 3 > 0).write(3, 40)
+    for path in tmp_path.rglob("*.jsonl"):
+        lines = [json.loads(each) for each in path.read_text().splitlines() if each]
+        for _ in range(draw.randrange(1, 12)):
+            event = draw.choice(lines)
+            if draw.random() < 0.2:
+                event["event"] = draw.choice(KINDS)
+            field = draw.choice([*event, "time", "step", "phase", "total", "reason", "size_bytes", "stall_s"])
+            event[field] = draw.choice(ODD)
+        if draw.random() < 0.3:
+            draw.shuffle(lines)
+        path.write_text("".join(f"\n{json.dumps(each)}\n" for each in lines))
+    for place in status.find_runs(tmp_path):
+        found = report.read(place)
+        json.dumps(report.facts(found))
+        assert sum(found.account.seconds.values()) == pytest.approx(found.account.wall_s, rel=1e-3, abs=1e-3)
+        assert page.html(found, [], 0).startswith(b"<!doctype html>")
+        run = LiveRun(place)
+        run.refresh(None, time.time())
+        assert run.left_s is None or run.left_s >= 0

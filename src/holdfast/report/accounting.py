@@ -83,7 +83,10 @@ def account(starts: Sequence[StartTimes], until_s: float | None = None) -> Accou
             Span(name, max(at, start.began_s), min(until, end_s))
             for name, at, until in _claims(start)
         )
-    spans = _settle([claim for claim in claims if claim.ended_s > claim.began_s])
+    within = (
+        Span(name, max(at_s, began_s), min(until_s, ended_s)) for name, at_s, until_s in claims
+    )
+    spans = _settle([claim for claim in within if claim.ended_s > claim.began_s])
     took: dict[str, list[float]] = {name: [] for name in CATEGORIES}
     for span in spans:
         took[span.category].append(span.ended_s - span.began_s)

@@ -20,6 +20,7 @@ from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
 from .curves import Curve, downsample, summarize
 from .report import RunReport, changes, parts_of
+from .times import LATEST_S
 
 MOST_CURVES, MOST_UNDONE = 60, 12  # charts of a page; lines of one chart that were done again
 MOST_ATTEMPTS, MOST_ROWS = 300, 300  # of the timeline and of a table: the newest
@@ -426,7 +427,9 @@ def _shown(value: object) -> str:
 
 
 def _when(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return datetime.fromtimestamp(min(max(time_s, 0.0), LATEST_S), UTC).strftime(
+        "%Y-%m-%d %H:%M:%S UTC"
+    )
 
 
 def _asset(name: str) -> str:

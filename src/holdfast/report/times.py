@@ -18,6 +18,7 @@ from ..journal import AFTERWARDS, CLOSING, Event, Log
 Position = tuple[int, int]
 Seen = Callable[[Log, "Position | None", Position, Event], None]
 DAY_S = 86400.0
+LATEST_S = 1e11  # the year 5138
 JITTER_S = 60.0  # lines may be written so much later than the event that they tell of
 _START: Position = (0, 0)
 LAST_LINE = "the end is not recorded: the last line of the journal stands for it"
@@ -102,7 +103,7 @@ def supervised_starts(events: Iterable[Event]) -> list[SupervisedStart]:
     found: list[SupervisedStart] = []
     host, asked_s, open_ = "", None, False
     for event in events:
-        kind, time_s = event["event"], float(event["time"])
+        kind, time_s = event["event"], _time_s(event)
         if kind == "begin":
             host, open_ = str(_mapping(event.get("owner")).get("host", "")), False
         elif kind in {"requeued", "submitted"}:
@@ -187,7 +188,7 @@ def _index_of_start(log: Log, supervised: Mapping[int, SupervisedStart]) -> int 
     first = next(iter(log.events), None)
     if first is None:
         return None
-    began_s, pid, host = float(first["time"]), log.owner.get("pid"), log.owner.get("host")
+    began_s, pid, host = _time_s(first), log.owner.get("pid"), log.owner.get("host")
     for at, each in supervised.items():
         if each.pid == pid and each.host == host and abs(began_s - each.began_s) < DAY_S:
             return at
@@ -211,14 +212,14 @@ def _read(
     first = next(events, None)
     if first is None:
         return times, None
-    first_s = float(first["time"])
+    first_s = _time_s(first)
     clock = _Clock(first_s, 0.0 if ours is None else max(0.0, ours.jumped_s))
     before = first_s - ours.began_s if ours is not None else 0.0
     restored: Position | None = None
     kept, last_save, closed = 0.0, None, False
     stepped: tuple[int, float] | None = None  # the newest line of a step, and when it was written
     for event in itertools.chain([first], events):
-        now, kind, place = clock(float(event["time"])), event["event"], journal.position(event)
+        now, kind, place = clock(_time_s(event)), event["event"], journal.position(event)
         seen(log, ceiling, place, event)
         if kind in PROGRESS:
             if restored is None:
@@ -245,7 +246,7 @@ def _read(
             waited = float(event.get("stall_s", 0.0))
             began = now - max(float(event.get("save_s", 0.0)), waited)
             times.saves.append((began, waited))
-            if event.get("reason") not in REGULAR:
+            if str(event.get("reason")) not in REGULAR:
                 last_save = began
             if ceiling is not None and place <= ceiling:
                 kept = max(kept, began + waited)
@@ -349,6 +350,11 @@ def _put_in_order(found: Sequence[StartTimes]) -> None:
             later.queued_s = later.began_s - earlier.began_s - earlier.asked_again
         gap_s = later.began_s - earlier.began_s - earlier.ended
         later.queued_s = min(max(0.0, later.queued_s), max(0.0, gap_s))
+
+
+def _time_s(event: Event) -> float:
+    """Return the time of an event; one that no clock shows is the nearest that one could."""
+    return min(max(float(event["time"]), 0.0), LATEST_S)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
