@@ -21,7 +21,7 @@ from holdfast.drill import compare, kill, report, table
 from holdfast.drill.aim import KillSchedule, classify_end
 from holdfast.drill.attempts import proven_places
 from holdfast.drill.evidence import MetricLine, RunTrace, StateRecord
-from holdfast.drill.kill import ChildExit, ChildTree, JournalFollower, SentSignal
+from holdfast.drill.kill import AttemptProgress, ChildExit, ChildTree, SentSignal
 from holdfast.drill.places import SafePointSequence
 from holdfast.drill.plan import DAMAGE, DrillOptions, RunPace, measure_pace, plan_kills
 from holdfast.drill.report import DrillAttempt, DrillReport
@@ -108,7 +108,7 @@ def test_pace_is_learnt_from_a_journal():
 
 
 def view(restored, at, kept=None):
-    follow = JournalFollower(Path(), 0)
+    follow = AttemptProgress(Path(), 0)
     follow.restored = None if restored is None else SafePoint(restored)
     follow.at, follow.kept = SafePoint(at), SafePoint(restored or 0 if kept is None else kept)
     return follow
@@ -159,7 +159,7 @@ def test_following_knows_what_is_kept_and_that_it_was_overtaken(tmp_path):
         ("digests", 4, "end", SafePoint(4)),
         ("saved", 4, "end", SafePoint(4, "end")),
     )
-    with closing(JournalFollower(tmp_path, 0)) as follow:
+    with closing(AttemptProgress(tmp_path, 0)) as follow:
         for number in (1, 2):
             log = tmp_path / "attempts" / str(number) / f"attempt-{number}.jsonl"
             log.parent.mkdir(parents=True)

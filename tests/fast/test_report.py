@@ -135,6 +135,17 @@ def test_commands_print_text_json_and_csv(tmp_path):
     assert {"0"} == {row["epoch"] for row in rows if row["phase"] == "step"}
 
 
+@pytest.mark.parametrize("option", ["--html", "--csv"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_read(tmp_path, option):
+    """A directory in its place, or none above it: nothing is left there."""
+    History(tmp_path, 5, supervised=False).write(2, 30)
+    for name, says in (("run", "is a directory: name a file"), ("nowhere/x", "there is no directory")):
+        refused = invoke("report", tmp_path / "run", option, tmp_path / name)
+        assert 2 == refused.exit_code
+        assert says in refused.stderr
+    assert ["run"] == [path.name for path in tmp_path.iterdir()]
+
+
 def test_several_runs_are_compared_a_line_each(tmp_path):
     """With the sums at the end; a page is of one run."""
     for seed in range(3):

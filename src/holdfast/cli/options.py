@@ -160,6 +160,13 @@ run_at, run_here_at = _at(callback=_run_at), _at(callback=_run_here_at)
 run_here = click.argument(
     "run", metavar="RUN", callback=require_local_path, shell_complete=complete_directories
 )
+runs_here = click.argument(
+    "path",
+    metavar="[RUN]",
+    default=".",
+    callback=require_local_path,
+    shell_complete=complete_directories,
+)
 _step_option = functools.partial(click.option, "--step", metavar="N", shell_complete=_complete_step)
 step = _step_option(callback=_step, help=f"{_STEP} Default: the newest.")
 needed_step = _step_option(callback=_needed_step, help=f"{_STEP} Or write RUN@STEP.")

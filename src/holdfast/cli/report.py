@@ -32,13 +32,7 @@ MOST = 20  # interruptions and metrics that are printed
 
 
 @click.command()
-@click.argument(
-    "path",
-    metavar="[RUN]",
-    default=".",
-    callback=options.require_local_path,
-    shell_complete=options.complete_directories,
-)
+@options.runs_here
 @click.option("--html", metavar="FILE", type=Path, help="Write one page that needs no network.")
 @click.option("--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step.")
 @options.as_json
@@ -53,6 +47,8 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
     for target in filter(None, (html, table)):
         if not scan.is_dir(target.absolute().parent):
             raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
+        if scan.is_dir(target):
+            raise UsageError(f"{target} is a directory: name a file")
     places = status.find_runs(Path(path))
     if len(places) > 1 and (html or table):
         raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")

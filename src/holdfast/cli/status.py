@@ -22,13 +22,7 @@ COLUMNS = ("RUN", "STATE", "STEP", "STEPS/S", "SAVED", "JOB", "ENDS IN", "STARTS
 
 
 @click.command()
-@click.argument(
-    "path",
-    metavar="[RUN]",
-    default=".",
-    callback=options.require_local_path,
-    shell_complete=options.complete_directories,
-)
+@options.runs_here
 @options.as_json
 def command(path: str, as_json: bool) -> None:
     """Tell what became of RUN: a run, a submission, a sweep, or a folder of them. Default: this

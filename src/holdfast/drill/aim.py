@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from ..journal import Event, Log
 from ..run import settings
 from .evidence import SafePoint
-from .kill import ChildExit, JournalFollower, SentSignal, exit_codes_of_signal
+from .kill import AttemptProgress, ChildExit, SentSignal, exit_codes_of_signal
 from .places import LAST, SafePointSequence
 from .plan import RANK, DrillOptions, Kill, RunPace, plan_kills
 
@@ -63,7 +63,7 @@ class KillSchedule:
         self._ahead = ahead if missing > 0 else []
         return tuple(kill.aim for kill in self._ahead)
 
-    def __call__(self, view: JournalFollower) -> Kill | None:
+    def __call__(self, view: AttemptProgress) -> Kill | None:
         """Return the kill for the attempt in `view`; the run chooses its aim by the same rule."""
         came = view.restored
         return (

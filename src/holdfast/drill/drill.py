@@ -30,7 +30,7 @@ from .attempts import (
     undetected_damage,
 )
 from .evidence import RunTrace
-from .kill import ChildExit, JournalFollower
+from .kill import AttemptProgress, ChildExit
 from .output import Section
 from .places import AGAIN, SafePointSequence
 from .plan import DrillOptions, Kill, RunPace, measure_pace
@@ -208,7 +208,7 @@ class Drill:
         return {settings.RUN_DIR: str(root), settings.DRILL: wishes, "PYTHONUNBUFFERED": "1"}
 
     def _next_kill(
-        self, schedule: KillSchedule | None, last: int | None, view: JournalFollower
+        self, schedule: KillSchedule | None, last: int | None, view: AttemptProgress
     ) -> Kill | None:
         self._watch(view.at.step, last)
         return None if schedule is None else schedule(view)

@@ -134,8 +134,8 @@ class ChildTree(children.Child):
                         self._printed += piece
 
 
-class JournalFollower:
-    """Reads the journal of the newest attempt while it grows."""
+class AttemptProgress:
+    """How far the newest attempt has come, by its journal while it grows."""
 
     def __init__(self, root: Path, after: int) -> None:
         self._root = root
@@ -212,7 +212,7 @@ def _names(path: Path) -> list[str]:
 
 
 Aiming = Callable[
-    [JournalFollower], Kill | None
+    [AttemptProgress], Kill | None
 ]  # returns the next kill, given how far the attempt is
 
 
@@ -233,7 +233,7 @@ def run_command(
         ChildError: it did not end in time; it was killed.
     """
     began, strikes = time.monotonic(), dict[int, SentSignal]()
-    with ChildTree(command, environment) as child, closing(JournalFollower(root, after)) as view:
+    with ChildTree(command, environment) as child, closing(AttemptProgress(root, after)) as view:
         while not child.ended():
             if view.attempt in strikes and view.has_later_attempt():
                 view.follow_later_attempt()
@@ -262,7 +262,7 @@ def run_command(
         )
 
 
-def is_at_kill_point(kill: Kill, view: JournalFollower) -> bool:
+def is_at_kill_point(kill: Kill, view: AttemptProgress) -> bool:
     """Whether the attempt has reached the kill's place. The save that the kill must hit may
     not have begun.
     """
@@ -270,7 +270,7 @@ def is_at_kill_point(kill: Kill, view: JournalFollower) -> bool:
     return reached and (kill.kept is None or view.kept.order >= kill.kept.order)
 
 
-def is_kill_due(kill: Kill, view: JournalFollower) -> bool:
+def is_kill_due(kill: Kill, view: AttemptProgress) -> bool:
     """Whether to send the kill now. If the save to be hit is already over, its checkpoint is
     accepted.
     """
@@ -281,7 +281,7 @@ def is_kill_due(kill: Kill, view: JournalFollower) -> bool:
     )
 
 
-def _deliver_kill(child: ChildTree, view: JournalFollower, kill: Kill) -> SentSignal | None:
+def _deliver_kill(child: ChildTree, view: AttemptProgress, kill: Kill) -> SentSignal | None:
     """Interrupt the child; return None, and do nothing, if it has already ended."""
     until = time.monotonic() + kill.delay_s
     while not child.ended() and (left := until - time.monotonic()) > 0:
