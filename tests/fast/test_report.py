@@ -137,13 +137,33 @@ def test_commands_print_text_json_and_csv(tmp_path):
 
 @pytest.mark.parametrize("option", ["--html", "--csv"])
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_read(tmp_path, option):
-    """A directory in its place, or none above it: nothing is left there."""
+    """A directory in its place, none above it, a pipe, or a link, as /dev/stdout is one: nothing is replaced."""
     History(tmp_path, 5, supervised=False).write(2, 30)
-    for name, says in (("run", "is a directory: name a file"), ("nowhere/x", "there is no directory")):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    there = sorted(tmp_path.iterdir())
+    for name, says in (
+        ("run", "is a directory: name a file"),
+        ("nowhere/x", "there is no directory"),
+        ("pipe", "is no regular file"),
+        ("link", "is no regular file"),
+    ):
         refused = invoke("report", tmp_path / "run", option, tmp_path / name)
         assert 2 == refused.exit_code
         assert says in refused.stderr
-    assert ["run"] == [path.name for path in tmp_path.iterdir()]
+    assert there == sorted(tmp_path.iterdir())
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_metrics_are_printed_for_a_pipe(tmp_path, monkeypatch):
+    """`--csv -` prints the metrics and nothing else; no file of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    History(tmp_path, 5, supervised=False).write(2, 30)
+    printed = invoke("report", "run", "--csv", "-")
+    assert 0 == invoke("report", "run", "--csv", "file").exit_code
+    assert (tmp_path / "file").read_bytes().decode() == printed.stdout
+    assert {"run", "file"} == {*os.listdir()}
+    assert 2 == invoke("report", "run", "--csv", "-", "--json").exit_code
 
 
 def test_several_runs_are_compared_a_line_each(tmp_path):
@@ -246,6 +266,17 @@ def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_p
     best = os.readlink(run / "checkpoints/best")
     assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
     assert f"{tmp_path}/copies</td>" in page.read_text()
+
+
+def test_the_page_has_checkpoints_whose_metrics_are_no_numbers(tmp_path):
+    """NaN, infinities, and one that was infinite at first."""
+    toy = Toy()
+    with new_run(tmp_path / "run", toy, keep=Last(4)) as at:
+        for step in at.steps(4):
+            at.log(loss=(math.nan, math.inf, -math.inf, 0.0)[step])
+    assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
+    assert "<td>loss nan</td>" in (tmp_path / "page.html").read_text()
+    assert "<td>loss -inf</td>" in (tmp_path / "page.html").read_text()
 
 
 def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp_path, monkeypatch):

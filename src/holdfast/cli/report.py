@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,13 +29,16 @@ from .ls import checkpoint_facts
 
 COLUMNS = ("RUN", "STATE", "STEP", "GOODPUT", "TIME", "STARTS", "DONE AGAIN", "BEST", "SIZE")
 BAR = 30  # letters of a bar for the whole time
+PRINTED = Path("-")
 MOST = 20  # interruptions and metrics that are printed
 
 
 @click.command()
 @options.runs_here
 @click.option("--html", metavar="FILE", type=Path, help="Write one page that needs no network.")
-@click.option("--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step.")
+@click.option(
+    "--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step; - prints."
+)
 @options.as_json
 def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> None:
     """Tell where the time of RUN went, what each interruption cost, and what would have saved it.
@@ -44,19 +48,29 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
 
     Of a folder of runs or a sweep: one line each, to compare them. Default: this folder.
     """
-    for target in filter(None, (html, table)):
+    printed = table == PRINTED
+    if printed and (html or as_json):
+        raise UsageError("--csv - prints the metrics alone: leave out --html and --json")
+    for target in filter(None, (html, not printed and table)):
         if not scan.is_dir(target.absolute().parent):
             raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
         if scan.is_dir(target):
             raise UsageError(f"{target} is a directory: name a file")
+        if scan.lexists(target) and (scan.is_symlink(target) or not scan.is_file(target)):
+            raise UsageError(f"{target} is no regular file: name one, or --csv - to print")
     places = status.find_runs(Path(path))
     if len(places) > 1 and (html or table):
         raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")
     found = [report.read(place) for place in places]
+    if printed:
+        for text in _csv_lines(found[0]):
+            sys.stdout.write(text)
+        return
     if html is not None:
         _write_page(found[0], html)
     if table is not None:
-        disk.replace_with(table, _csv_lines(found[0]))
+        lines = _csv_lines(found[0])
+        disk.replace_with(table, (line.encode("utf-8", "backslashreplace") for line in lines))
     if as_json:
         facts = [report.facts(each) for each in found]
         echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
@@ -93,17 +107,17 @@ def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
     return checkpoint_facts(place, apart=False, checkpoints=[*older, *newest]), len(existing)
 
 
-def _csv_lines(found: RunReport) -> Iterator[bytes]:
+def _csv_lines(found: RunReport) -> Iterator[str]:
     names = ["step", "phase", "epoch", *(curve.name for curve in found.curves)]
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names)
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
     for row in found.metrics.rows():
         writer.writerow(row)
-        yield text.getvalue().encode("utf-8", "backslashreplace")
+        yield text.getvalue()
         text.seek(0)
         text.truncate()
-    yield text.getvalue().encode("utf-8", "backslashreplace")
+    yield text.getvalue()
 
 
 def _print(found: RunReport) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from ..legible import duration, legible, size
+from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
 from .curves import Curve, downsample, summarize
@@ -286,7 +287,8 @@ def _checkpoints(
             continue
         save = saves.get(facts["name"])
         marks = [mark for mark in ("pinned", "best", "latest") if facts.get(mark)]
-        metrics = ", ".join(f"{name} {value:.5g}" for name, value in facts["metrics"].items())
+        values = unpack_metrics(facts["metrics"])
+        metrics = ", ".join(f"{name} {value:.5g}" for name, value in values.items())
         rows.append(
             [
                 facts["name"],
