@@ -209,6 +209,7 @@ HOSTILE = [
     '"><svg/onload=alert(1)>',
     "\u2028\u0000\ud800&lt;",
     "]]>--><!--",
+    "\u202eright to left\u2066",
 ]
 
 
@@ -226,13 +227,27 @@ def test_text_of_a_run_is_no_markup(tmp_path, text):
             file.write(line(BEGAN_S + 5, "told", what=name))
             file.write(line(BEGAN_S + 60, "metrics", step=1, phase="step", epoch=0, values={name: 1.0}))
             file.write(line(BEGAN_S + 61, "failed", step=1, phase="step", error=name))
-        return _Page(page.html(read(history.run), [], 0).decode())
+        written = page.html(read(history.run), [], 0).decode()
+        assert not {"\0", "\u2028", "\u202e", "\u2066"} & {*written}
+        return _Page(written)
 
     plain, hostile = written(tmp_path / "a", "plain"), written(tmp_path / "b", text)
     assert plain.tags == hostile.tags
     assert [] == hostile.outside == hostile.handlers
     assert [*map(len, plain.scripts[1:])] == [*map(len, hostile.scripts[1:])]
     json.loads(hostile.scripts[0])
+
+
+def test_no_secret_of_an_error_or_an_argument_is_on_the_page(tmp_path, monkeypatch):
+    """Passwords and signatures of addresses, and values with a telling name; the journals have none either."""
+    monkeypatch.setattr("sys.argv", ["train.py", "--api-key", "hunter22", "https://h/x?sv=1&sig=hunter22"])
+    with pytest.raises(ValueError, match="hunter22"), new_run(tmp_path / "run", Toy()) as at:
+        for _ in at.steps(2):
+            raise ValueError("403 from https://me:hunter22@host/path, token=hunter22")
+    assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
+    assert "ValueError: 403 from https://[redacted]@host/path" in (tmp_path / "page.html").read_text()
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"hunter22" not in kept
 
 
 def test_a_page_is_one_file_of_few_bytes(tmp_path):

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ..legible import duration, legible, size
+from ..legible import duration, legible, printable, size
 from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
@@ -416,8 +416,8 @@ def _with_code(parent: ET.Element, text: str) -> None:
 
 
 def _clean(text: str) -> str:
-    """Return text without characters that no page may hold."""
-    return "".join(c if c >= " " or c in "\n\t" else " " for c in legible(text))
+    """Return text without characters that no page may hold, or that turn the rest of a line."""
+    return printable(legible(text), kept="\n\t")
 
 
 def _shown(value: object) -> str:
