@@ -211,6 +211,8 @@ class JournalFollower:
                 size = file.seek(0, os.SEEK_END)
                 if not self._read and self._tail_bytes:
                     self._read = max(0, size - self._tail_bytes)
+                if size < self._read:  # another run has taken its place: the next call reads it
+                    self._listed = self.attempt = 0
                 if size <= self._read:
                     return []
                 file.seek(self._read)

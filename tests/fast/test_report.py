@@ -70,6 +70,17 @@ def test_torn_journals_and_clocks_that_jump_still_sum(tmp_path, seed, supervised
         assert spent.wall_s == pytest.approx(truth.wall_s, rel=0.01)
 
 
+@pytest.mark.parametrize("attempt", [1, 2, 4])
+def test_an_attempt_whose_journal_cannot_be_read_is_told_and_takes_no_time(tmp_path, attempt):
+    """The first, one in the middle or the last: it does not begin in 1970."""
+    truth = History(tmp_path, 4, supervised=False).write(4, 200)
+    (tmp_path / f"run/history/attempt-{attempt}.jsonl").write_bytes(b"\xff" * 100)
+    found = read(tmp_path / "run")
+    assert 0 < found.account.wall_s < truth.wall_s + 1
+    assert 3 == len(found.starts)
+    assert any("the journal of an attempt beside it" in line for line in found.account.estimated)
+
+
 def test_what_an_interruption_cost_is_told_with_what_would_have_saved_it(tmp_path):
     """The steps that were done again, the seconds, and the time to the next step."""
     history = History(tmp_path, 3)

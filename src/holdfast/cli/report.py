@@ -51,7 +51,7 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
     printed = table == PRINTED
     if printed and (html or as_json):
         raise UsageError("--csv - prints the metrics alone: leave out --html and --json")
-    for target in filter(None, (html, not printed and table)):
+    for target in filter(None, (html, None if printed else table)):
         if not scan.is_dir(target.absolute().parent):
             raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
         if scan.is_dir(target):

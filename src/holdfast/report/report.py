@@ -96,7 +96,8 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
     logs = journal.logs(place.run) if place.run is not None else []
     place = _with_supervisor(place, logs)
     found, events = status.run_status(place, queued, logs), status.read_events(place)
-    alive = found.state in ALIVE
+    # an attempt of which nothing can be read is none of the starts
+    alive = found.state in ALIVE and (not logs or any(True for _ in logs[-1].events))
     begun = [log.attempt for log in logs if log.restored is not None]
     causes = dict(zip(begun or range(1, len(found.starts) + 1), found.starts, strict=False))
     collector = _Collector()

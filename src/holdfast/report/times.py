@@ -22,6 +22,7 @@ LATEST_S = 1e11  # the year 5138
 JITTER_S = 60.0  # lines may be written so much later than the event that they tell of
 _START: Position = (0, 0)
 LAST_LINE = "the end is not recorded: the last line of the journal stands for it"
+UNREAD = "the journal of an attempt beside it holds nothing that can be read"
 WENT_BACK, JUMPED = "the clock went back", "the clock jumped"
 BEHIND = "the clock of the machine was behind that of the start before"
 # a run shows its journal so often, or after so small a part of its time: `run/report.py`
@@ -143,13 +144,17 @@ def start_times(
     lone = dict(enumerate(supervised))  # those of no attempt
     read: list[tuple[int | None, StartTimes]] = []
     ceiling: Position | None = None
+    unread = 0
     for log in reversed(logs):
         at = _index_of_start(log, lone)
         if log is logs[-1] and over:
             ceiling = _newest_saved(log)
         ours = None if at is None else lone.pop(at)
         times, restored = _read(log, ceiling, ours, seen)
-        read.append((at, times))
+        if times.began_s:
+            read.append((at, times))
+        else:  # nothing tells when it was
+            unread += 1
         if restored is not None:
             ceiling = restored if ceiling is None else min(ceiling, restored)
     found: list[StartTimes] = []
@@ -162,6 +167,8 @@ def start_times(
         ]
         found += [*(_without_run(lone.pop(each)) for each in before), times]
     found += map(_without_run, lone.values())
+    if unread and found:
+        found[-1].estimated.append(UNREAD)
     _put_in_order(found)
     return _without_idle_ends(found)
 
