@@ -1,6 +1,7 @@
 """`holdfast report`: each second of a run in one category, what interruptions cost, and one page of it."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from html.parser import HTMLParser
 import pytest
 
 from histories import BEGAN_S, History, line
-from holdfast import Best, Last, owner
+from holdfast import Best, Last, disk, owner
 from holdfast.report import page, report
 from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.report.live import LiveRun
@@ -164,6 +165,19 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_read(tmp_path,
         assert says in refused.stderr
     assert there == sorted(tmp_path.iterdir())
     assert (tmp_path / "link").is_symlink()
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch):
+    """No temporary name, and nothing is left."""
+    History(tmp_path, 5, supervised=False).write(2, 30)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "_write_all", full)
+    refused = invoke("report", tmp_path / "run", "--html", tmp_path / "page.html")
+    assert (1, f"holdfast: {tmp_path}/page.html: No space left on device\n") == (refused.exit_code, refused.stderr)
+    assert ["run"] == os.listdir(tmp_path)
 
 
 def test_metrics_are_printed_for_a_pipe(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import csv
 import io
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
         _write_page(found[0], html)
     if table is not None:
         lines = _csv_lines(found[0])
-        disk.replace_with(table, (line.encode("utf-8", "backslashreplace") for line in lines))
+        _write(table, (line.encode("utf-8", "backslashreplace") for line in lines))
     if as_json:
         facts = [report.facts(each) for each in found]
         echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
@@ -90,7 +90,15 @@ def write_page_of(run: Path, target: Path) -> None:
 
 
 def _write_page(found: RunReport, target: Path) -> None:
-    disk.replace_with(target, [page.html(found, *_checkpoints(found))])
+    _write(target, [page.html(found, *_checkpoints(found))])
+
+
+def _write(target: Path, chunks: Iterable[bytes]) -> None:
+    try:
+        disk.replace_with(target, chunks)
+    except OSError as error:
+        error.filename = str(target)  # not that of a temporary file
+        raise
 
 
 def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
