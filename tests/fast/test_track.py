@@ -348,7 +348,7 @@ def test_a_package_that_is_not_there_is_wrong_use(tmp_path):
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
         patch.setattr("holdfast.track.options.find_spec", lambda name: None)
-        with pytest.raises(UsageError, match="pip install wandb"):
+        with pytest.raises(UsageError, match=r"pip install \"holdfast\[wandb\]\""):
             new_run(tmp_path / "run", Toy(), track=WandB("digits"))
     assert not (tmp_path / "run").exists()
 
