@@ -13,7 +13,8 @@ from html.parser import HTMLParser
 import pytest
 
 from histories import BEGAN_S, History, line
-from holdfast import Best, Last, disk, owner
+from holdfast import Best, Every, Last, disk, journal, owner
+from holdfast.cli.report import _checkpoints
 from holdfast.report import page, report
 from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.report.live import LiveRun
@@ -295,6 +296,27 @@ def test_of_equal_values_the_first_is_the_greatest_and_the_least():
     assert (0.1, 1, 0.9, 2) == tuple(facts[name] for name in ("min", "min_step", "max", "max_step"))
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_values_that_were_logged_again_are_compared(tmp_path, shift):
+    """Of a start that was killed behind its checkpoint: equal ones are called so, others with their metric."""
+    run = tmp_path / "run"
+    with new_run(run, Toy(), every=Every(steps=4)) as at:
+        for step in at.steps(8):
+            at.log(loss=float(step), nothing=math.nan)
+    with new_run(run, Toy(), every=Every(steps=4), go_back=4) as at:
+        for step in at.steps(8):
+            at.log(loss=step + shift, nothing=math.nan)
+    found = read(run)
+    assert (8, 4 * bool(shift)) == tuple(sum(getattr(c, name) for c in found.curves) for name in ("again", "different"))
+    assert "NaN or infinite: nothing." in found.soundness
+    told = "4 differ (loss)" if shift else "8 values that a later start logged again: all equal."
+    assert told in found.soundness
+    assert told in invoke("report", run).stdout
+    assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
+    assert told in (tmp_path / "page.html").read_text()
+    assert {"loss": 4} if shift else {} == json.loads(invoke("report", run, "--json").stdout)["different"]
+
+
 def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_path):
     """The copies as the journals tell of them."""
     run, toy = tmp_path / "run", Toy()
@@ -304,7 +326,7 @@ def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_p
     page = tmp_path / "report.html"
     assert 0 == invoke("report", run, "--html", page).exit_code
     best = os.readlink(run / "checkpoints/best")
-    assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
+    assert f"The best, score 1 at step 2: <code>{run}/checkpoints/{best}</code>" in page.read_text()
     assert f"{tmp_path}/copies</td>" in page.read_text()
 
 
@@ -317,6 +339,39 @@ def test_the_page_has_checkpoints_whose_metrics_are_no_numbers(tmp_path):
     assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
     assert "<td>loss nan</td>" in (tmp_path / "page.html").read_text()
     assert "<td>loss -inf</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):
+    """Read back before older ones were deleted, or restored; not one that is read for the first time later."""
+    run = tmp_path / "run"
+    for last in (4, 6):
+        with new_run(run, Toy(), keep=Last(3), background=False) as at:
+            for _ in at.steps(last):
+                pass
+    facts = json.loads(invoke("report", run, "--json").stdout)
+    assert len(facts["checkpoints"]) == facts["existing"] == 3
+    begun = [log.events[0]["time"] for log in journal.logs(run)]
+    when = {each["step"]: each["verified"] for each in facts["checkpoints"]}
+    assert {4, 5, 6} == {*when}
+    assert all(begun[1] < at_s < time.time() for at_s in when.values())
+    (last,) = [each for each in facts["checkpoints"] if each["step"] == 6]
+    # the same name in an earlier life of the run
+    found = read(run)
+    rows, _ = _checkpoints(found._replace(verified={last["directory"]: begun[1]}))
+    assert [None] * 3 == [row["verified"] for row in rows]
+    assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
+    assert "read again after its save" in (tmp_path / "page.html").read_text()
+
+
+def test_a_checkpoint_before_which_nothing_was_deleted_is_not_called_verified(tmp_path):
+    """It was never read; nor is a damaged one."""
+    run = tmp_path / "run"
+    with new_run(run, Toy(), keep=Last(3)) as at:
+        for _ in at.steps(2):
+            pass
+    (run / "checkpoints/step-000000001/manifest.json").write_text("{}")
+    found = json.loads(invoke("report", run, "--json").stdout)["checkpoints"]
+    assert [None, None] == [each["verified"] for each in found]
 
 
 def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from ..report.accounting import CATEGORIES
 from ..report.curves import Curve, summarize
 from ..report.report import RunReport
 from ..store.checkpoint_index import CheckpointIndex
+from ..store.format import created_s
 from ..store.locate import locate
 from ..supervise import status
 from . import options
@@ -73,6 +74,8 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
         _write(table, (line.encode("utf-8", "backslashreplace") for line in lines))
     if as_json:
         facts = [report.facts(each) for each in found]
+        if len(facts) == 1:
+            facts[0]["checkpoints"], facts[0]["existing"] = _checkpoints(found[0])
         echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
     elif len(found) == 1:
         _print(found[0])
@@ -112,7 +115,12 @@ def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
         marked.add((place.path / "checkpoints" / "best").readlink().name)
     newest = existing[-page.MOST_ROWS :]
     older = [each for each in existing[: -page.MOST_ROWS] if each.path.name in marked]
-    return checkpoint_facts(place, apart=False, checkpoints=[*older, *newest]), len(existing)
+    rows = checkpoint_facts(place, apart=False, checkpoints=[*older, *newest])
+    for row in rows:
+        at_s = 0.0 if row["damaged"] else found.verified.get(row["directory"], 0.0)
+        # another one of this name may have been there before
+        row["verified"] = at_s if at_s and at_s >= created_s(row["created"]) else None
+    return rows, len(existing)
 
 
 def _csv_lines(found: RunReport) -> Iterator[str]:
@@ -155,6 +163,8 @@ def _print(found: RunReport) -> None:
     sections = format_section(f"interruptions: {len(lines)}", lines[-MOST:]) if lines else []
     sections += format_section("what would have saved time", found.advice)
     sections += format_section("metrics", [_metric(each) for each in found.curves[:MOST]])
+    if found.soundness:
+        sections += [f"  {found.soundness.replace('`', '')}"]
     sections += format_section("estimated", spent.estimated[:MOST])
     for line in sections:
         echo(line)

@@ -22,6 +22,8 @@ class Curve(NamedTuple):
     steps: Sequence[int]
     values: Sequence[float]  # nan and inf are values
     undone: Sequence[tuple[int, Sequence[int], Sequence[float]]]  # (attempt, steps, values)
+    again: int = 0  # values of `undone` that were logged again
+    different: int = 0  # of them, by a later start
 
 
 class _Values:
@@ -98,12 +100,18 @@ class MetricsReader:
             if (found := self._kept[attempt].get(name)) is not None:
                 again = bisect_left(at, found.at[0])  # the later attempt logged these once more
                 at, values = at[:again] + found.at, values[:again] + found.values
-        undone = [
-            (attempt, [at // len(PHASES) for at in found.at], found.values)
-            for attempt in sorted(self._undone)
-            if (found := self._undone[attempt].get(name)) is not None
-        ]
-        return Curve(name, array("q", (each // len(PHASES) for each in at)), values, undone)
+        undone, again, different = [], 0, 0
+        for attempt in sorted(self._undone):
+            if (found := self._undone[attempt].get(name)) is not None:
+                undone.append((attempt, [each // len(PHASES) for each in found.at], found.values))
+                for place, value in zip(found.at, found.values, strict=True):
+                    index = bisect_left(at, place)
+                    if index < len(at) and at[index] == place:
+                        again += 1
+                        kept = values[index]
+                        different += kept != value and not (math.isnan(kept) and math.isnan(value))
+        steps = array("q", (each // len(PHASES) for each in at))
+        return Curve(name, steps, values, undone, again, different)
 
 
 def downsample(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ ALIVE = {"running"}
 ENVIRONMENT = ("command", "git", "python", "libraries", "host", "hyperparameters", "dataset")
 FIRST_LINES = 30  # of an attempt, in which it journals what it runs in
 MOST_TOLD = 200  # warnings that are kept
+MOST_CAUSES = 3  # and names in a sentence
 
 
 class Save(NamedTuple):
@@ -69,6 +72,8 @@ class RunReport(NamedTuple):
     curves: list[Curve]
     best: BestValue | None
     mirrors: list[MirrorFacts]
+    # when each checkpoint was read last, all its digests right, in Unix seconds
+    verified: Mapping[str, float]
 
     @property
     def verdict(self) -> tuple[str, str]:
@@ -77,14 +82,35 @@ class RunReport(NamedTuple):
         step = "" if self.status.step is None else f" at step {self.status.step:,}"
         lost = self.account.seconds["redone"]
         again = f"; {duration(lost)} of training done again" if lost >= 1 else ""
+        causes = Counter(each.cause for each in self.interruptions).most_common(MOST_CAUSES)
+        why_ended = ", ".join(f"{count} {cause}" for cause, count in causes)
         times = counted(len(self.interruptions), "interruption")
-        story = f"{times}{again}"
+        story = f"{times}{f' ({why_ended})' if causes else ''}{again}"
         if state == "done":
             return "done", f"It finished{step}: {story}."
         if state in {"running", "queued"}:
             at_work = "It is at work" if state == "running" else "It waits in the queue"
             return "goes on", f"{at_work}{step}{f' ({why})' if why else ''}: {story}."
         return "needs you", f"It is {state}{step}{f' ({why})' if why else ''}: {story}."
+
+    @property
+    def soundness(self) -> str:
+        """Whether the curves are sound, in a sentence or two; empty: there are none."""
+        broken = [curve.name for curve in self.curves if not all(map(isfinite, curve.values))]
+        values = "NaN or infinite: " + ", ".join(broken[:MOST_CAUSES])
+        lines = [values if broken else "No value is NaN or infinite"] if self.curves else []
+        again = sum(curve.again for curve in self.curves)
+        other = [curve.name for curve in self.curves if curve.different]
+        if other:
+            count = sum(curve.different for curve in self.curves)
+            lines.append(
+                f"Of {counted(again, 'value')} that a later start logged again {count:,} differ "
+                f"({', '.join(other[:MOST_CAUSES])}): unless these are measured times, the run did "
+                "not resume exactly, and `holdfast drill` finds the cause"
+            )
+        elif again:
+            lines.append(f"{counted(again, 'value')} that a later start logged again: all equal")
+        return "".join(f"{each}. " for each in lines).rstrip()
 
 
 def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
@@ -119,6 +145,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         curves,
         _best(place.run, curves),
         mirrors_of_run(logs),
+        collector.verified,
     )
 
 
@@ -147,6 +174,8 @@ def facts(report: RunReport) -> dict[str, Any]:
             "bytes": sum(save.size_bytes for save in report.saves),
         },
         "best": None if report.best is None else report.best._asdict(),
+        "again": sum(curve.again for curve in report.curves),
+        "different": {c.name: c.different for c in report.curves if c.different},
         "metrics": {curve.name: summarize(curve) for curve in report.curves},
         "changes": changes(report.environments),
         "warnings": [
@@ -194,6 +223,7 @@ class _Collector:
         self.saves: list[Save] = []
         self.environments: list[tuple[int, dict[str, Any]]] = []
         self.warnings: list[tuple[int, float, str]] = []
+        self.verified: dict[str, float] = {}
 
     def __call__(self, log: Log, ceiling: Position | None, place: Position, event: Event) -> None:
         kind = event["event"]
@@ -203,6 +233,11 @@ class _Collector:
         match kind:
             case "saved":
                 self.saves.append(_save(log.attempt, place[0], event))
+            case "restored" | "pruned":
+                named = event.get("read_back") or [event.get("checkpoint")]
+                for name in named if isinstance(named, list) else ():
+                    before = self.verified.get(str(name), 0.0)
+                    self.verified[str(name)] = max(before, float(event["time"]))
             case "environment":
                 kept = {name: event[name] for name in ENVIRONMENT if event.get(name) is not None}
                 self.environments.append((log.attempt, kept))
