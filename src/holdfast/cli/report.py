@@ -6,7 +6,7 @@ import csv
 import io
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ..errors import UsageError
 from ..legible import counted, duration, size
 from ..report import page, report
 from ..report.accounting import CATEGORIES
-from ..report.curves import Curve, summarize
+from ..report.curves import Curve, soundness, summarize
 from ..report.report import RunReport
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import created_s
@@ -63,19 +63,19 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
     if len(places) > 1 and (html or table):
         raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")
     found = [report.read(place) for place in places]
+    lines = _csv_lines(found[0].curves, found[0].metrics.rows())
     if printed:
-        for text in _csv_lines(found[0]):
-            sys.stdout.write(text)
+        sys.stdout.writelines(lines)
         return
     if html is not None:
         _write_page(found[0], html)
     if table is not None:
-        lines = _csv_lines(found[0])
         _write(table, (line.encode("utf-8", "backslashreplace") for line in lines))
     if as_json:
         facts = [report.facts(each) for each in found]
         if len(facts) == 1:
-            facts[0]["checkpoints"], facts[0]["existing"] = _checkpoints(found[0])
+            run, verified = found[0].status.run, found[0].verified
+            facts[0]["checkpoints"], facts[0]["existing"] = _checkpoints(run, verified)
         echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
     elif len(found) == 1:
         _print(found[0])
@@ -93,7 +93,8 @@ def write_page_of(run: Path, target: Path) -> None:
 
 
 def _write_page(found: RunReport, target: Path) -> None:
-    _write(target, [page.html(found, *_checkpoints(found))])
+    rows, existing = _checkpoints(found.status.run, found.verified)
+    _write(target, [page.html(found, rows, existing)])
 
 
 def _write(target: Path, chunks: Iterable[bytes]) -> None:
@@ -104,11 +105,15 @@ def _write(target: Path, chunks: Iterable[bytes]) -> None:
         raise
 
 
-def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
-    """Return the facts of those that a page shows, and how many exist."""
-    if found.status.run is None:
+def _checkpoints(
+    run: str | None, verified: Mapping[str, float]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the facts of those that a page shows, and how many exist. `verified`: when each was
+    read last.
+    """
+    if run is None:
         return [], 0
-    place = locate(found.status.run)
+    place = locate(run)
     existing = place.checkpoints()
     marked = {*CheckpointIndex(place.path).pins()}
     with suppress(OSError):
@@ -117,18 +122,18 @@ def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
     older = [each for each in existing[: -page.MOST_ROWS] if each.path.name in marked]
     rows = checkpoint_facts(place, apart=False, checkpoints=[*older, *newest])
     for row in rows:
-        at_s = 0.0 if row["damaged"] else found.verified.get(row["directory"], 0.0)
+        at_s = 0.0 if row["damaged"] else verified.get(row["directory"], 0.0)
         # another one of this name may have been there before
         row["verified"] = at_s if at_s and at_s >= created_s(row["created"]) else None
     return rows, len(existing)
 
 
-def _csv_lines(found: RunReport) -> Iterator[str]:
-    names = ["step", "phase", "epoch", *(curve.name for curve in found.curves)]
+def _csv_lines(curves: Sequence[Curve], rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    names = ["step", "phase", "epoch", *(curve.name for curve in curves)]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    for row in found.metrics.rows():
+    for row in rows:
         writer.writerow(row)
         yield text.getvalue()
         text.seek(0)
@@ -163,8 +168,8 @@ def _print(found: RunReport) -> None:
     sections = format_section(f"interruptions: {len(lines)}", lines[-MOST:]) if lines else []
     sections += format_section("what would have saved time", found.advice)
     sections += format_section("metrics", [_metric(each) for each in found.curves[:MOST]])
-    if found.soundness:
-        sections += [f"  {found.soundness.replace('`', '')}"]
+    if sound := soundness(found.curves).replace("`", ""):
+        sections += [f"  {sound}"]
     sections += format_section("estimated", spent.estimated[:MOST])
     for line in sections:
         echo(line)

@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..journal import Event
+from ..legible import counted
 from .times import Position
 
+MOST_NAMES = 3  # in a sentence
 POINTS = 1000  # of a curve that is drawn
 PHASES = ("step", "end", "exit")  # a checkpoint's step, an epoch's end, after the loop
 
@@ -150,6 +152,24 @@ def summarize(curve: Curve) -> Mapping[str, Any]:
         "points": len(curve.steps),
         "undone": sum(len(steps) for _, steps, _ in curve.undone),
     }
+
+
+def soundness(curves: Sequence[Curve]) -> str:
+    """Return whether the curves are sound, in a sentence or two; empty: there are none."""
+    broken = [curve.name for curve in curves if not all(map(math.isfinite, curve.values))]
+    values = "NaN or infinite: " + ", ".join(broken[:MOST_NAMES])
+    lines = [values if broken else "No value is NaN or infinite"] if curves else []
+    again, other = sum(curve.again for curve in curves), [c for c in curves if c.different]
+    if other:
+        names = ", ".join(curve.name for curve in other[:MOST_NAMES])
+        lines.append(
+            f"Of {counted(again, 'value')} that a later start logged again "
+            f"{sum(curve.different for curve in other):,} differ ({names}): unless these are "
+            "measured times, the run did not resume exactly, and `holdfast drill` finds the cause"
+        )
+    elif again:
+        lines.append(f"{counted(again, 'value')} that a later start logged again: all equal")
+    return " ".join(f"{each}." for each in lines)
 
 
 def _first_step(curve: Curve, value: float | None) -> int | None:

@@ -20,7 +20,7 @@ from ..legible import duration, legible, printable, size
 from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
-from .curves import Curve, downsample, summarize
+from .curves import Curve, downsample, soundness, summarize
 from .report import RunReport, changes, parts_of
 from .times import LATEST_S
 
@@ -232,7 +232,7 @@ def _curves(body: ET.Element, report: RunReport, curves: Sequence[Curve]) -> Non
     if not curves:
         _add(section, "p", "The run has logged none.")
         return
-    _with_code(_add(section, "p"), report.soundness)
+    _with_code(_add(section, "p"), soundness(report.curves))
     controls = _add(section, "div", **{"class": "controls"})
     label = _add(controls, "label")
     _text(_add(label, "input", type="checkbox", id="log"), "", tail=" log axis")

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ ALIVE = {"running"}
 ENVIRONMENT = ("command", "git", "python", "libraries", "host", "hyperparameters", "dataset")
 FIRST_LINES = 30  # of an attempt, in which it journals what it runs in
 MOST_TOLD = 200  # warnings that are kept
-MOST_CAUSES = 3  # and names in a sentence
+MOST_CAUSES = 3  # in a sentence
 
 
 class Save(NamedTuple):
@@ -92,25 +91,6 @@ class RunReport(NamedTuple):
             at_work = "It is at work" if state == "running" else "It waits in the queue"
             return "goes on", f"{at_work}{step}{f' ({why})' if why else ''}: {story}."
         return "needs you", f"It is {state}{step}{f' ({why})' if why else ''}: {story}."
-
-    @property
-    def soundness(self) -> str:
-        """Whether the curves are sound, in a sentence or two; empty: there are none."""
-        broken = [curve.name for curve in self.curves if not all(map(isfinite, curve.values))]
-        values = "NaN or infinite: " + ", ".join(broken[:MOST_CAUSES])
-        lines = [values if broken else "No value is NaN or infinite"] if self.curves else []
-        again = sum(curve.again for curve in self.curves)
-        other = [curve.name for curve in self.curves if curve.different]
-        if other:
-            count = sum(curve.different for curve in self.curves)
-            lines.append(
-                f"Of {counted(again, 'value')} that a later start logged again {count:,} differ "
-                f"({', '.join(other[:MOST_CAUSES])}): unless these are measured times, the run did "
-                "not resume exactly, and `holdfast drill` finds the cause"
-            )
-        elif again:
-            lines.append(f"{counted(again, 'value')} that a later start logged again: all equal")
-        return "".join(f"{each}. " for each in lines).rstrip()
 
 
 def read(place: RunDirectories, now_s: float | None = None) -> RunReport:

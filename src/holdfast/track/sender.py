@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from .. import journal
+from ..threads import nothing
 from . import cursor as cursors
 from .cursor import Cursor
 from .ledger import Ledger, Row, came_again, differs, rows_of
@@ -47,7 +48,6 @@ class Sender:
         path: of the cursor.
         title: of the run at the tracker.
         tell: gets a line when a run is begun there because values differ.
-        sent: is called when the tracker has a batch.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Sender:
         path: Path,
         title: str,
         tell: Callable[[str], None],
-        sent: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracker, self._root, self._attempt = tracker, root, attempt
-        self._path, self._title, self._tell, self._note_sent = path, title, tell, sent
+        self._path, self._title, self._tell = path, title, tell
+        self.note_batch: Callable[[], object] = nothing  # is called when the tracker has a batch
         self._follower = journal.JournalFollower(root)
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
         self._ledger: Ledger | None = None
@@ -133,7 +133,7 @@ class Sender:
             part = batch[first : first + BATCH_ROWS]
             self._tracker.send(part)
             self._note(max(part[-1].step, self.cursor.step))
-            self._note_sent()
+            self.note_batch()
 
     def _begin_another(self, step: int) -> None:
         """Begin another run at the tracker, for this step and those behind it."""

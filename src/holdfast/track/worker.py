@@ -57,7 +57,8 @@ class TrackWorker:
             self._beat()
             time.sleep(0.2)
         tracker = _reach(options, place, args["params"])
-        sender = Sender(tracker, root, args["attempt"], path, args["title"], self._tell, self._beat)
+        sender = Sender(tracker, root, args["attempt"], path, args["title"], self._tell)
+        sender.note_batch = self._beat
         while not sender.superseded:
             leaving = self._leaving.is_set()  # before the look, which then sees the last line
             sent = sender.send_durable()
