@@ -50,6 +50,8 @@ class _Saved(_EventFields, kw_only=True):
     step: _Count
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     save_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    late_rank: _Count | None = None
+    late_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class _Digests(_EventFields, kw_only=True):

@@ -350,6 +350,7 @@ def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):
                 pass
     facts = json.loads(invoke("report", run, "--json").stdout)
     assert len(facts["checkpoints"]) == facts["existing"] == 3
+    assert [] == facts["late_ranks"]
     begun = [log.events[0]["time"] for log in journal.logs(run)]
     when = {each["step"]: each["verified"] for each in facts["checkpoints"]}
     assert {4, 5, 6} == {*when}

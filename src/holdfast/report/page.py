@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ..legible import duration, legible, printable, size
+from ..legible import counted, duration, legible, printable, size
 from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
 from .curves import Curve, downsample, soundness, summarize
-from .report import RunReport, changes, parts_of
+from .report import RunReport, changes, late_ranks, parts_of
 from .times import LATEST_S
 
 MOST_CURVES, MOST_UNDONE = 60, 12  # charts of a page; lines of one chart that were done again
 MOST_ATTEMPTS, MOST_ROWS = 300, 300  # of the timeline and of a table: the newest
 MOST_ADVICE = 4
+NO_RANK = "At no save did it wait for another rank"
 COLUMNS = 400  # that a bar of the timeline can show
 LONG = 12  # letters of a cell that get a wide column
 DIGITS = 5  # of the numbers in charts
@@ -150,6 +151,10 @@ def _timeline(body: ET.Element, report: RunReport) -> None:
     axis = _add(grid, "div", **{"class": "axis"})
     for part in (0.0, 0.5, 1.0):
         _add(axis, "span", _when(began_s + part * wall_s))
+    for facts in late_ranks(report.saves)[:1]:
+        times, late = counted(facts["saves"], "save"), duration(facts["waited_s"])
+        slow = f"Rank {facts['rank']} came last to {times}; rank 0 waited {late} for it"
+        _add(section, "p", f"Times are those of rank 0. {slow if facts['rank'] else NO_RANK}.")
     legend = _add(section, "p", **{"class": "soft"})
     for name in CATEGORIES:
         if spent.seconds[name] > 0:

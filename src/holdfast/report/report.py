@@ -43,6 +43,8 @@ class Save(NamedTuple):
     stall_s: float  # the loop waited
     save_s: float  # until it was durable
     reason: str
+    late_rank: int | None  # which rank came last; None: there is one, or the run is an older one
+    late_s: float  # rank 0 waited for it
 
 
 class BestValue(NamedTuple):
@@ -153,6 +155,7 @@ def facts(report: RunReport) -> dict[str, Any]:
             "waited_s": sum(save.stall_s for save in report.saves),
             "bytes": sum(save.size_bytes for save in report.saves),
         },
+        "late_ranks": late_ranks(report.saves),
         "best": None if report.best is None else report.best._asdict(),
         "again": sum(curve.again for curve in report.curves),
         "different": {c.name: c.different for c in report.curves if c.different},
@@ -244,7 +247,24 @@ def _save(attempt: int, step: int, event: Event) -> Save:
         float(event.get("stall_s", 0.0)),
         float(event.get("save_s", 0.0)),
         str(event.get("reason", "")),
+        event.get("late_rank"),
+        float(event.get("late_s", 0.0)),
     )
+
+
+def late_ranks(saves: Sequence[Save]) -> list[dict[str, Any]]:
+    """Return each rank that came last to a save: how often, and how long rank 0 waited for it. The
+    one that took most time comes first. Rank 0 is the last when it waits for no other.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for save in saves:
+        if save.late_rank is not None:
+            facts = found.setdefault(
+                save.late_rank, {"rank": save.late_rank, "saves": 0, "waited_s": 0.0}
+            )
+            facts["saves"] += 1
+            facts["waited_s"] += save.late_s
+    return sorted(found.values(), key=lambda facts: -facts["waited_s"])
 
 
 def _attempt_facts(report: RunReport, start: StartTimes) -> dict[str, Any]:
