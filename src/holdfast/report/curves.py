@@ -53,14 +53,10 @@ class MetricsReader:
 
     def add(self, attempt: int, place: Position, event: Event, *, counts: bool) -> None:
         """Note the metrics in an event of an attempt; some were done again and do not count."""
-        attempts = self._kept if counts else self._undone
-        found = attempts.get(attempt)
-        if found is None:
-            found = attempts[attempt] = {}
+        found = (self._kept if counts else self._undone).setdefault(attempt, {})
         at = place[0] * len(PHASES) + place[1]
         for name, value in event["values"].items():
-            curve = found.get(name)
-            if curve is None:
+            if (curve := found.get(name)) is None:
                 curve = found[name] = _Values()
             curve.add(at, float(value))
         epoch = event.get("epoch")

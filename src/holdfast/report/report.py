@@ -208,10 +208,10 @@ class _Collector:
         self.warnings: list[tuple[int, float, str]] = []
         self.verified: dict[str, float] = {}
 
-    def __call__(self, log: Log, ceiling: Position | None, place: Position, event: Event) -> None:
+    def __call__(self, log: Log, counts: bool, place: Position, event: Event) -> None:
         kind = event["event"]
         if kind == "metrics":  # most lines are
-            self.metrics.add(log.attempt, place, event, counts=not ceiling or place <= ceiling)
+            self.metrics.add(log.attempt, place, event, counts=counts)
             return
         match kind:
             case "saved":
