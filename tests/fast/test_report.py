@@ -54,6 +54,8 @@ def test_each_second_of_a_history_is_in_its_category(tmp_path, seed):
     assert {name: s for name, s in found.account.seconds.items() if s > 0} == pytest.approx(summed(found.account))
     assert len(truth.ends) - 1 == len(found.interruptions)
     assert "done" == found.verdict[0]
+    counts = re.findall(r"[(,] ?(\d+) [a-z]", found.verdict[1])
+    assert len(found.interruptions) == sum(map(int, counts)), "each has its cause in the sentence"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -339,6 +341,17 @@ def test_the_page_has_checkpoints_whose_metrics_are_no_numbers(tmp_path):
     assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
     assert "<td>loss nan</td>" in (tmp_path / "page.html").read_text()
     assert "<td>loss -inf</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_says_what_to_change_where_most_was_lost(tmp_path):
+    """A hang first, then by the training that was done again; the rest stands in the table."""
+    History(tmp_path, 7).write(30, 600)
+    found = read(tmp_path / "supervisor")
+    told = page.html(found, [], 0).decode().partition("What to change</h2>")[2].partition("</section>")[0]
+    advised = [each for each in found.interruptions if each.advice]
+    assert f"{len(found.advice) + len(advised) - page.MOST_ADVICE} more stand below Interruptions." in told
+    first = max(advised, key=lambda each: (each.cause == "hang", each.lost_s))
+    assert f"Attempt {first.attempt}, {first.cause}: " in told
 
 
 def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):

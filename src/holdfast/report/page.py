@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from ..inspect.starts import HANG
 from ..legible import counted, duration, legible, printable, size
 from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
@@ -101,14 +102,16 @@ def _verdict(body: ET.Element, report: RunReport) -> None:
 
 
 def _what_to_change(body: ET.Element, report: RunReport) -> None:
-    """What would have saved time, over all and at the interruptions that have an advice."""
+    """What would have saved time, over all and at the interruptions that cost most."""
     section = _section(body, "What to change")
     lines = [
         *report.advice,
         *(
             f"{'' if each.attempt is None else f'attempt {each.attempt}, '}{each.cause}: "
             + each.advice
-            for each in report.interruptions
+            for each in sorted(
+                report.interruptions, key=lambda each: (each.cause != HANG, -each.lost_s)
+            )
             if each.advice
         ),
     ]

@@ -29,7 +29,7 @@ ALIVE = {"running"}
 ENVIRONMENT = ("command", "git", "python", "libraries", "host", "hyperparameters", "dataset")
 FIRST_LINES = 30  # of an attempt, in which it journals what it runs in
 MOST_TOLD = 200  # warnings that are kept
-MOST_CAUSES = 3  # in a sentence
+MOST_CAUSES = 6  # in a sentence
 
 
 class Save(NamedTuple):
@@ -83,8 +83,11 @@ class RunReport(NamedTuple):
         step = "" if self.status.step is None else f" at step {self.status.step:,}"
         lost = self.account.seconds["redone"]
         again = f"; {duration(lost)} of training done again" if lost >= 1 else ""
-        causes = Counter(each.cause for each in self.interruptions).most_common(MOST_CAUSES)
-        why_ended = ", ".join(f"{count} {cause}" for cause, count in causes)
+        causes = Counter(each.cause for each in self.interruptions).most_common()
+        told = [f"{count} {cause}" for cause, count in causes[:MOST_CAUSES]]
+        if rest := sum(count for _, count in causes[MOST_CAUSES:]):
+            told.append(f"{rest} of other causes")
+        why_ended = ", ".join(told)
         times = counted(len(self.interruptions), "interruption")
         story = f"{times}{f' ({why_ended})' if causes else ''}{again}"
         if state == "done":
