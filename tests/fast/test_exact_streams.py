@@ -16,7 +16,7 @@ from holdfast.data import Mix, Pack, Stream, Window
 from holdfast.data.feed import feed_for
 from holdfast.data.streams.mixture import Mixture, Phase
 from holdfast.data.streams.orders import order_of
-from holdfast.data.streams.source import Indexed, SourceShard, Source
+from holdfast.data.streams.source import Indexed, Source, SourceShard
 from holdfast.errors import Mismatch, UsageError
 from subjects import asked_of
 
