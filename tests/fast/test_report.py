@@ -354,6 +354,23 @@ def test_the_page_says_what_to_change_where_most_was_lost(tmp_path):
     assert f"Attempt {first.attempt}, {first.cause}: " in told
 
 
+@pytest.mark.parametrize(("reason", "advised"), [("due", "every=Auto()"), ("new best", "keep=Best(...) less often")])
+def test_saves_that_cost_much_are_advised_on_by_their_reason(tmp_path, reason, advised):
+    """An interval changes nothing where each new best is saved."""
+    run = History(tmp_path, 1, supervised=False).run
+    (run / "history").mkdir(exist_ok=True)
+    saved = {"phase": "step", "save_s": 5.0, "stall_s": 5.0, "reason": reason}
+    lines = [line(BEGAN_S, "begin", attempt=1, run="0" * 32, owner={"host": "n1", "pid": 1})]
+    lines.append(line(BEGAN_S + 1, "restored", step=0, phase="step", checkpoint=None))
+    for step in range(1, 9):
+        lines.append(line(BEGAN_S + 10 * step, "metrics", step=step, phase="step", values={"loss": 1.0}))
+        lines.append(line(BEGAN_S + 10 * step + 5, "saved", step=step, **saved))
+    lines.append(line(BEGAN_S + 90, "end", step=8, phase="step"))
+    (run / "history/attempt-1.jsonl").write_text("".join(lines))
+    (told,) = [each for each in read(run).advice if "the loop waited" in each]
+    assert advised in told
+
+
 def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):
     """Read back before older ones were deleted, or restored; not one that is read for the first time later."""
     run = tmp_path / "run"

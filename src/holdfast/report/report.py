@@ -115,6 +115,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
     starts = start_times(logs, events, over=not alive, seen=collector)
     spent = account(starts, (time.time() if now_s is None else now_s) if alive else None)
     curves = collector.metrics.curves()
+    best_s = sum(save.stall_s for save in collector.saves if save.reason == "new best")
     return RunReport(
         found.name,
         found,
@@ -122,7 +123,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         starts,
         causes,
         interruptions(spent, starts, causes, alive=alive),
-        advice(spent, starts, supervised=place.directory is not None),
+        advice(spent, starts, supervised=place.directory is not None, best_s=best_s),
         sorted(collector.saves, key=lambda save: save.at_s),
         sorted(collector.environments, key=lambda each: each[0]),
         sorted(collector.warnings)[-MOST_TOLD:],
