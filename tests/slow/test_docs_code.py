@@ -7,6 +7,7 @@ import sys
 from test_docs import DOCUMENTS, ROOT
 
 import holdfast
+from causes import TORCH
 
 SETTING = """
 import torch
@@ -32,7 +33,8 @@ def blocks(document):
 
 
 APART = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("error", SyntaxWarning)
 for number, block in enumerate({blocks!r}):
     child = os.fork()
     if child == 0:
@@ -45,7 +47,7 @@ for number, block in enumerate({blocks!r}):
 """
 
 
-def test_code_in_the_documents_runs(tmp_path):
+def test_code_in_the_documents_runs(tmp_path, zygotes):
     """Each block, and the example in the package's own docstring, runs as it stands, given the model and the loader
     that a reader has; each in a directory and a process of its own, which has these already.
     """
@@ -61,15 +63,10 @@ def test_code_in_the_documents_runs(tmp_path):
     written = [block for document in DOCUMENTS if document not in scripts for block in blocks(document)]
     assert len(written) > 1
     assert "with Run(" in example
-    code = SETTING + APART.format(blocks=[*written, example])
-    done = subprocess.run(
-        [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    script = tmp_path / "all.py"
+    script.write_text(SETTING + APART.format(blocks=[*written, example]))
+    words = [*zygotes(*TORCH), str(script)]
+    done = subprocess.run(words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
