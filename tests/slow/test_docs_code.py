@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 
 from test_docs import DOCUMENTS, ROOT
 
@@ -70,11 +69,13 @@ def test_code_in_the_documents_runs(tmp_path, zygotes):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_what_is_missing_in_a_checkpoint_by_hand_is_as_the_page_says(tmp_path):
+def test_what_is_missing_in_a_checkpoint_by_hand_is_as_the_page_says(tmp_path, zygotes):
     """docs/why.md: only the last of its five checkpoints resumes exactly."""
     page = (ROOT / "docs/why.md").read_text()
     [(program, printed)] = re.findall(
         r"^```python program\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE
     )
-    run = subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, capture_output=True, text=True)
+    (tmp_path / "train.py").write_text(program)
+    words = [*zygotes(*TORCH), "train.py"]
+    run = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True)
     assert printed == run.stdout
