@@ -110,7 +110,9 @@ def zygotes(tmp_path_factory):
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not socket.exists():
                 words = [sys.executable, TESTS / "zygote.py", socket, str(session), *modules]
-                _ZYGOTES.append(subprocess.Popen(words, stdout=subprocess.PIPE, cwd=place))
+                # Threads of operators sleep when they wait: the cores are shared.
+                patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+                _ZYGOTES.append(subprocess.Popen(words, stdout=subprocess.PIPE, cwd=place, env=patient))
                 assert _ZYGOTES[-1].stdout.readline() == b"ready\n"
         return [sys.executable, "-S", str(TESTS / "zygote_client.py"), str(socket)]
 
