@@ -9,8 +9,9 @@ from torch.utils.data import DataLoader
 
 import holdfast
 from holdfast import Run
-from holdfast.data import Sampler, promise
+from holdfast.data import Sampler, Stream, Window, promise
 from holdfast.data.advice import Advice
+from holdfast.data.streams.source import Indexed
 from holdfast.errors import Mismatch, UsageError
 from holdfast.run.unproven import record_proven
 from toy import Cut, Toy
@@ -153,7 +154,20 @@ def a_sampler_as_before(path):
     assert run_of(path, [1, 2, 3], **made(1)) == 5
 
 
+def the_same_shards(path):
+    """Files that were added: in front they are refused, behind they are accepted."""
+
+    def made(*lengths):
+        return Stream([Indexed(range(each), f"file{each}") for each in lengths], 2, shuffle=Window(1, 5))
+
+    cut_of(path, made(8, 6), 5)
+    assert "say accept={'length', 'sources'}" in refusal(path, made(8, 6, 4))
+    assert "Put new shards behind the old ones" in refusal(path, made(4, 8, 6), accept={"length", "sources"})
+    assert run_of(path, made(8, 6, 4), accept={"length", "sources"}) == 3 + 9 + 9
+
+
 SCENARIOS = {
+    "the same shards": the_same_shards,
     "other samples": other_samples,
     "an epoch's end": an_epochs_end,
     "made in each epoch": made_in_each_epoch,

@@ -4,6 +4,7 @@ A feed opens an epoch at a position, and reports at each safe point which positi
 
     ZipFeed        holdfast.data.Zip: the positions of several loaders
     SequenceFeed   a list, an array: the batch's number is the position
+    SeekableFeed   holdfast.data.Stream: the number of samples taken
     StatefulFeed   an object with state_dict() and load_state_dict(): its own position
     ReplayFeed     any other iterable: the consumed batches are read again, and compared
     holdfast.torch.loader   torch's DataLoader: the place in the epoch's order
@@ -22,6 +23,7 @@ from .advice import other_samples
 from .digest import digest
 from .facts import Feed, FeedPosition, LoaderFacts, batches_before
 from .replay import ReplayFeed
+from .seekable import SeekableBatches, SeekableFeed
 from .stateful import StatefulFeed, loses_shuffle_buffer
 from .zipped import Zip
 
@@ -29,7 +31,7 @@ from .zipped import Zip
 # change freely.
 MOVES = frozenset(
     {"accumulate", "batch_size", "drop_last", "groups", "length", "loader", "order"}
-    | {"sampler", "seed", "shards", "shuffle"}
+    | {"sampler", "seed", "shards", "shuffle", "sources"}
 )
 
 # the number of a list's next batches that are compared, and about the number of later ones
@@ -50,6 +52,8 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
         return loader
     if type(loader) is Zip:
         return ZipFeed(loader, [feed_for(each, seed, name) for each in loader.loaders])
+    if isinstance(loader, SeekableBatches):
+        return SeekableFeed(loader)
     homes = dict.fromkeys(kind.__module__.partition(".")[0] for kind in type(loader).__mro__)
     found = (
         import_module(FRAMEWORKS[home]).feed_for(loader, seed)

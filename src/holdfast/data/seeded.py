@@ -61,12 +61,12 @@ class Seeded:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        with _restoring_generators():
+        with restoring_generators():
             return self._sample(index)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         with (
-            _restoring_generators()
+            restoring_generators()
         ):  # the dataset's own batched read would not get each sample's seed
             return [self._sample(index) for index in indices]
 
@@ -103,7 +103,7 @@ class SeededBatches(Seeded):
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         indices = list(indices)
-        with _restoring_generators():
+        with restoring_generators():
             rng.seed(
                 derive_key("batch", self.seed, _epoch_of(indices) or 0, *map(_seed_text, indices))
             )
@@ -124,7 +124,8 @@ def mark_as_worker() -> None:
     _training_here = False
 
 
-def _restoring_generators() -> AbstractContextManager[None]:
+def restoring_generators() -> AbstractContextManager[None]:
+    """Put the global generators back afterwards, except in a worker, which has no use for that."""
     return rng.seeded_scope(0) if _training_here else nullcontext()
 
 

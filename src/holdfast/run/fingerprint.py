@@ -11,6 +11,7 @@ from typing import Any
 from ..data.advice import Advice, other_samples
 from ..data.feed import MOVES
 from ..data.order import VERSION
+from ..data.seekable import STREAM_ORDER
 from ..errors import Mismatch
 from ..provenance import libraries
 from .tracked import framework_modules
@@ -18,7 +19,10 @@ from .tracked import framework_modules
 Facts = dict[str, Any]
 
 # a position in our order stays valid
-_KEEPING = {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"}
+_KEEPING = {
+    VERSION: {"accumulate", "batch_size", "drop_last", "length", "seed", "shuffle"},
+    STREAM_ORDER: {"accumulate", "batch_size", "drop_last", "length", "sources"},
+}
 
 
 def describe_environment() -> Facts:
@@ -82,8 +86,8 @@ def changed_loader_error(
     what = "; ".join(
         f"{key} was {before.get(key)}, is {now.get(key)}" for key in moved
     ) + _describe_step_size_change(before, now)
-    ours = before.get("order") == now.get("order") == VERSION
-    keeps = not {*moved} - (_KEEPING if ours else {"accumulate"})
+    order = before.get("order") if before.get("order") == now.get("order") else None
+    keeps = not {*moved} - _KEEPING.get(str(order), {"accumulate"})
     advice = Advice(
         "a changed fact", f"Put it back, or say accept={{{', '.join(map(repr, moved))}}}"
     )

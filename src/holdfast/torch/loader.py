@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
 from ..data.order import derive_key
+from ..data.seekable import Step
 from ..data.stateful import loses_shuffle_buffer
 from .iterables import DatasetFeed, IterableFeed, unproven_dataset
 from .loader_clone import (
@@ -31,7 +32,7 @@ from .loader_clone import (
     facts_of,
     torchdata_class,
 )
-from .plans import Step, plan_for, position_of
+from .plans import plan_for, position_of
 from .workers import iterate
 
 

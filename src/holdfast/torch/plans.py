@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import xxhash
@@ -29,7 +29,8 @@ from ..data.memory import PassMemory
 from ..data.order import derive_key
 from ..data.sampler import Sampler
 from ..data.seeded import Index
-from ..errors import Mismatch
+from ..data.seekable import SeekableBatches, Step
+from ..errors import Mismatch, UsageError
 from ..state import rng
 from .loader_clone import torchdata_class
 from .samplers import InterruptibleDistributedGroupedBatchSampler, InterruptibleDistributedSampler
@@ -39,13 +40,6 @@ _NOTHING = object()
 _MEMORY, _OVER = "memory", "over"
 
 BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
-
-
-class Step(NamedTuple):
-    """One batch of indices, and the position once the loop has consumed it."""
-
-    indices: Any
-    position: FeedPosition
 
 
 class BatchPlan:
@@ -115,6 +109,19 @@ class OrderPlan(BatchPlan):
             batches += 1
             samples += len(batch) * self.order.world
             yield Step(batch if self.batch_size else batch[0], position_of(epoch, batches, samples))
+
+
+@dataclass
+class StreamPlan(BatchPlan):
+    """Batches that the dataset itself makes, each from its place."""
+
+    stream: SeekableBatches
+
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        return self.stream.steps(epoch, at if at["batches"] else None)
+
+    def describe(self) -> LoaderFacts:
+        return self.stream.describe()
 
 
 @dataclass
@@ -292,6 +299,10 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
     source: Any = inside or (
         loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     )
+    stream = loader.dataset
+    if isinstance(stream, SeekableBatches) and stream.makes_batches:
+        _require_no_batching(loader)
+        return StreamPlan(stream)
     # another subclass may batch differently
     plain = type(source) in {BatchSampler, torchdata_class("BatchSampler")}
     sampler = source.sampler if plain else source
@@ -307,6 +318,20 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
     return ReplayPlan(source, seed)
+
+
+def _require_no_batching(loader: DataLoader[Any]) -> None:
+    """Check that the loader takes the batches of a stream as they are, in their order."""
+    if loader.batch_size is not None or loader.batch_sampler is not None:
+        raise UsageError(
+            "this stream makes batches, and so does its loader: give the loader"
+            " batch_size=None, or the stream no batch_size"
+        )
+    if type(loader.sampler) is not SequentialSampler:
+        raise UsageError(
+            f"a stream has an order of its own, and shares it out between ranks: the loader's"
+            f" {type(loader.sampler).__name__} would do so again. Remove it, and shuffle=True"
+        )
 
 
 def _order_of(sampler: Any, seed: int) -> BatchOrder | None:
