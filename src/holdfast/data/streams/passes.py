@@ -58,6 +58,8 @@ class Pack:
         if length < 1:
             raise UsageError(f"a sequence has at least one token, not {length}")
         self.source, self.length, self.end = as_source(documents), length, end
+        if self.source.leaves_out:
+            raise UsageError("Pack needs all documents: a sequence would not be known without one")
 
     def __repr__(self) -> str:
         return f"Pack({self.length}, end={self.end})"
