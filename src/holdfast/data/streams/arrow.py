@@ -114,6 +114,7 @@ class Arrow(_Rows):
 
     def _parts(self, number: int) -> list[tuple[int, int]]:
         file = self._files[number]
+        self._opened(number)  # its columns are checked
         counts = np.frombuffer(file_index("arrow", file, partial(self._count, number)), np.int64)
         return [(rows, 0) for rows in counts.tolist()]
 
