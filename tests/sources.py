@@ -158,7 +158,7 @@ def write_tar(path, numbers):
 
 def read_tar(path):
     """As WebDataset groups them, by the standard library alone."""
-    samples = []
+    samples: list[dict[str, Any]] = []
     with tarfile.open(path) as archive:
         for member in archive:
             folder, slash, base = member.name.rpartition("/")
@@ -329,7 +329,7 @@ def walked(source, layout, stop=None, position=None):
             ranks=(rank, layout.ranks),
         )
         feed = feed_for(DataLoader(stream, batch_size=None, num_workers=layout.workers), 1)
-        batches = feed.open(1, position)
+        batches: Any = feed.open(1, position)
         parts.append([*itertools.islice(batches, None if stop is None else stop - begun)])
         after.append(feed.position(begun + len(parts[-1])))
         batches.close()

@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
     for words, mistake in {
         r"no data file is .*none-\*": lambda: Lines(tmp_path / "none-*"),
         "no data file is": lambda: Lines([tmp_path]),
-        r"is compressed, .*decompress it first \(gunzip\)": lambda: JsonLines(packed),
+        "is compressed, .*: decompress it": lambda: JsonLines(packed),
         "5 bytes are no whole number of int16": lambda: Records(tmp_path / "odd", "i2"),
         "have a fixed size": lambda: Records(tmp_path / "odd", object),
         "length is at least 1": lambda: Records(tmp_path / "odd", "u1", 0),
@@ -298,12 +298,12 @@ def cut(good, index):
     return harmed(good, index)
 
 
-def test_parquet_says_what_to_install(monkeypatch):
+def test_parquet_says_what_to_install(monkeypatch, tmp_path):
     """The core needs no pyarrow; tests/frameworks reads such files."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for kind in (Parquet, Arrow):
         with pytest.raises(UsageError, match=r'pip install "holdfast\[parquet\]"'):
-            kind([])
+            kind(CASES["lines"].files(tmp_path))
 
 
 # Records and documents ------------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def test_a_damaged_sample_ends_the_run_unless_it_is_skipped(tmp_path, capfd, ind
     for name in ("0.jsonl", "5.jsonl"):
         (tmp_path / name).write_text((tmp_path / name).read_text().replace("{x", "77"))
     with (indexes / "skipped.jsonl").open("a") as notes:
-        notes.write('{"shard": ["cut')
+        notes.write('["0.jsonl",5,')
     assert [0, 1, 2, 77, 4, 5, 6, 7, 77, 9] == [*JsonLines(paths)]
     stream = Stream(Skipping(JsonLines(paths)), 5, shuffle=False)
     assert [[0, 1, 2, 4], [5, 6, 7, 9]] == [batch.tolist() for batch in stream]

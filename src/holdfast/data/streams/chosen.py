@@ -14,7 +14,7 @@ from ... import disk, terminal
 from .cache import cache_dir, kept, warn_unwritable
 from .files import progress
 from .orders import Ids
-from .source import LEFT_OUT, DamagedSample, Source, SourceShard, as_source
+from .source import LEFT_OUT, DamagedSample, Source, as_source
 
 _AT_ONCE = 1024
 
@@ -56,21 +56,13 @@ class Kept(Source):
 
 def _choose(source: Source, keep: Callable[[Any], bool]) -> Ids:
     total, found = len(source), []
-    with progress(f"reading all {total} samples once, to choose some", total) as done:
+    with progress(f"all {total} samples", total) as done:
         for first in range(0, total, _AT_ONCE):
             stop = min(first + _AT_ONCE, total)
             samples = source.read(range(first, stop))
             found.append([each is not LEFT_OUT and bool(keep(each)) for each in samples])
             done(stop)
     return np.flatnonzero(np.concatenate([[], *found])).astype(np.int64)
-
-
-class _Skipped(msgspec.Struct):
-    """One line of the file of samples that were left out."""
-
-    shard: SourceShard
-    row: int
-    why: str
 
 
 class Skipping(Source):
@@ -92,8 +84,7 @@ class Skipping(Source):
         return self._source.fingerprint()
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
-        known = self._known.get(self.shards[shard], set())
-        wanted = [row for row in rows if row not in known]
+        wanted = [row for row in rows if (*self.shards[shard], row) not in self._known]
         try:
             found = self._source.read_rows(shard, wanted)
         except DamagedSample:
@@ -105,31 +96,28 @@ class Skipping(Source):
         try:
             return self._source.read_rows(shard, [row])[0]
         except DamagedSample as error:
-            self._note(_Skipped(self.shards[shard], row, str(error)))
+            self._note((*self.shards[shard], row), str(error))
             return LEFT_OUT
 
-    def _note(self, skipped: _Skipped) -> None:
-        there = self._noted().get(skipped.shard, set())  # another process may have been quicker
-        self._known.setdefault(skipped.shard, set()).add(skipped.row)
-        if skipped.row in there:
+    def _note(self, sample: tuple[Any, ...], why: str) -> None:
+        there = self._noted()  # another process may have been quicker
+        self._known |= {sample}
+        if sample in there:
             return
-        terminal.warn(f"{skipped.why}; the sample is left out of its batch")
+        terminal.warn(f"{why}; the sample is left out of its batch")
         try:
             disk.make_dirs(self._path.parent)
             with suppress(FileExistsError):
                 disk.write(self._path, [])
-            disk.append(self._path, msgspec.json.encode(skipped) + b"\n", sync=True)
+            disk.append(self._path, msgspec.json.encode([*sample, why]) + b"\n", sync=True)
         except OSError as error:
             warn_unwritable(str(error))
 
-    def _noted(self) -> dict[SourceShard, set[int]]:
-        found: dict[SourceShard, set[int]] = {}
-        with suppress(FileNotFoundError):
+    def _noted(self) -> set[tuple[Any, ...]]:
+        found: set[tuple[Any, ...]] = set()  # name, samples and size of a shard, and a row
+        with suppress(FileNotFoundError, NotADirectoryError):
             for line in self._path.read_bytes().splitlines():
                 with suppress(msgspec.MsgspecError):  # it was cut off
-                    one = _DECODER.decode(line)
-                    found.setdefault(one.shard, set()).add(one.row)
+                    *sample, _ = msgspec.json.decode(line, type=tuple[str, int, int, int, str])
+                    found.add(tuple(sample))
         return found
-
-
-_DECODER = msgspec.json.Decoder(_Skipped)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UsageError
-from .files import Files, Paths
+from .files import Files, FileSource, Paths
 from .orders import Ids
-from .source import Source, SourceShard
 
 _BEGIN = struct.Struct("<9sQBQQ")  # magic, version, code of the type, sequences, documents + 1
 _TYPES = dict(enumerate(("u1", "i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"), 1))
 
 
-class Documents(Source):
+class Documents(FileSource):
     """Documents as arrays of tokens; each pair of files is a shard, and `Pack` knows the sizes.
 
     `paths`: names, with or without `.bin` or `.idx`; a glob, or a list of them.
@@ -32,32 +30,29 @@ class Documents(Source):
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         names = [os.fspath(each).removesuffix(".bin").removesuffix(".idx") for each in given]
         indexes = Files([f"{name}.idx" for name in names])
-        self._files = Files([file.path.with_suffix(".bin") for file in indexes.all])
-        self._types, self._starts = [], []
-        for index, file in zip(indexes.all, self._files.all, strict=True):
-            dtype, starts = _parse(index.path)
+        files = Files([file.path.with_suffix(".bin") for file in indexes.all])
+        self._types, self._starts, sizes = [], [], [np.empty(0, np.int64)]
+        for index, file in zip(indexes.all, files.all, strict=True):
+            dtype, starts = _parsed(index.path)
             if int(starts[-1]) * dtype.itemsize != file.size:
                 raise UsageError(
                     f"{index.path} is of {int(starts[-1])} tokens of {dtype.itemsize} bytes, and "
                     f"{file.path} has {file.size} bytes"
                 )
             self._types.append(dtype)
-            self._starts.append(starts)
-        self.sizes = np.concatenate([np.diff(each) for each in self._starts])
-        self.shards = [
-            SourceShard(file.name, len(starts) - 1, file.size)
-            for file, starts in zip(self._files.all, self._starts, strict=True)
-        ]
+            self._starts.append(starts * dtype.itemsize)
+            sizes.append(np.diff(starts))
+        self.sizes = np.concatenate(sizes)
+        super().__init__(files, [len(starts) - 1 for starts in self._starts])
 
-    def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
-        dtype, starts = self._types[shard], self._starts[shard]
-        at = np.asarray(rows, np.int64)
-        size = dtype.itemsize
-        raw = self._files.read(shard, starts[at] * size, starts[at + 1] * size)
-        return [np.frombuffer(one, dtype).copy() for one in raw]
+    def _stretches(self, shard: int, rows: Ids) -> tuple[Ids, Ids]:
+        return self._starts[shard][rows], self._starts[shard][rows + 1]
+
+    def _parse(self, shard: int, raw: bytes) -> Any:
+        return np.frombuffer(raw, self._types[shard]).copy()  # which may be written to
 
 
-def _parse(path: Path) -> tuple[np.dtype[Any], Ids]:
+def _parsed(path: Path) -> tuple[np.dtype[Any], Ids]:
     """Return the type of the tokens, and where each document begins, in tokens; one more."""
     data = path.read_bytes()
     try:

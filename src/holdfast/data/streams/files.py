@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ... import disk, scan, terminal
 from ...errors import UsageError
 from .cache import kept
 from .orders import Ids, RecentValues
-from .source import DamagedSample
+from .source import DamagedSample, Source, SourceShard
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -24,7 +26,7 @@ _GAP = 1 << 16  # bytes between two samples that are still read with one call
 _ONE_READ = 1 << 24  # and the most that a call reads, unless one sample is larger
 _KEPT_FROM = 1 << 20  # a smaller file is read as fast as its index
 _SILENT_S = 2.0
-_PACKED = {".gz": "gunzip", ".zst": "unzstd", ".xz": "unxz", ".bz2": "bunzip2"}
+_PACKED = (".gz", ".zst", ".xz", ".bz2", ".lz4")
 
 
 class DataFile(NamedTuple):
@@ -88,6 +90,34 @@ class Files:
         return _Open(self.all[number].path)
 
 
+class FileSource(Source):
+    """Samples that are stretches of files; each file is a shard."""
+
+    def __init__(self, files: Files, lengths: Sequence[int]) -> None:
+        self._files = files
+        self.shards = [
+            SourceShard(file.name, samples, file.size)
+            for file, samples in zip(files.all, lengths, strict=True)
+        ]
+
+    def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
+        begins, ends = self._stretches(shard, np.asarray(rows, np.int64))
+        found = []
+        for raw, begin in zip(self._files.read(shard, begins, ends), begins.tolist(), strict=True):
+            try:
+                found.append(self._parse(shard, raw))
+            except (ValueError, csv.Error, msgspec.MsgspecError) as error:
+                raise self._files.damaged(shard, begin, error) from error
+        return found
+
+    def _stretches(self, shard: int, rows: Ids) -> tuple[Ids, Ids]:
+        """Return where the bytes of each row begin and end."""
+        raise NotImplementedError
+
+    def _parse(self, shard: int, raw: bytes) -> Any:
+        raise NotImplementedError
+
+
 class _Open:
     """A descriptor that is closed with its last user. Processes may share it: each read says
     where.
@@ -116,10 +146,7 @@ def find(paths: Paths) -> list[Path]:
         found += [Path(os.path.abspath(match)) for match in matches]
     for path in found:
         if path.suffix in _PACKED:
-            raise UsageError(
-                f"{path} is compressed, and cannot be read at any place: "
-                f"decompress it first ({_PACKED[path.suffix]})"
-            )
+            raise UsageError(f"{path} is compressed, and cannot be entered anywhere: decompress it")
     return found
 
 
@@ -173,7 +200,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     def done(count: int) -> None:
         nonlocal told
         if shown and not told and time.monotonic() - began > _SILENT_S:
-            terminal.say(what)
+            terminal.say(f"reading {what}, once")
             told = True
         line.update(batch=count, batches=total)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,15 +13,14 @@ import numpy as np
 
 from ... import legible
 from ...errors import UsageError
-from .files import DataFile, Files, Paths, file_index, progress
+from .files import DataFile, Files, FileSource, Paths, file_index, progress
 from .orders import Ids, RecentValues
-from .source import Source, SourceShard
 
 _CHUNK = 1 << 22
 _BOM = b"\xef\xbb\xbf"
 
 
-class Lines(Source):
+class Lines(FileSource):
     r"""Lines of UTF-8 text, as str without their ends (`\n` or `\r\n`).
 
     `paths`: a path, a glob, or a list of them; each file is a shard. Each is read once to find its
@@ -32,28 +30,20 @@ class Lines(Source):
     _kind, _quotes, _blank, _header_rows = "lines", False, b"", 0
 
     def __init__(self, paths: Paths) -> None:
-        self._files = Files(paths)
+        files = Files(paths)
         self._starts = [
             np.frombuffer(file_index(self._kind, file, partial(self._build, file)), np.int64)
-            for file in self._files.all
+            for file in files.all
         ]
-        self.shards = [
-            SourceShard(file.name, max(0, len(starts) - 1 - self._header_rows), file.size)
-            for file, starts in zip(self._files.all, self._starts, strict=True)
-        ]
+        super().__init__(
+            files, [max(0, len(starts) - 1 - self._header_rows) for starts in self._starts]
+        )
 
-    def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
-        at = np.asarray(rows, np.int64) + self._header_rows
-        begins, ends = self._starts[shard][at], self._starts[shard][at + 1]
-        found = []
-        for raw, begin in zip(self._files.read(shard, begins, ends), begins.tolist(), strict=True):
-            try:
-                found.append(self._parse(raw, shard))
-            except (ValueError, csv.Error, msgspec.MsgspecError) as error:
-                raise self._files.damaged(shard, begin, error) from error
-        return found
+    def _stretches(self, shard: int, rows: Ids) -> tuple[Ids, Ids]:
+        at = rows + self._header_rows
+        return self._starts[shard][at], self._starts[shard][at + 1]
 
-    def _parse(self, raw: bytes, shard: int) -> Any:  # noqa: ARG002  rows of CSV need their header
+    def _parse(self, shard: int, raw: bytes) -> Any:  # noqa: ARG002  rows of CSV need their header
         return raw.removesuffix(b"\n").removesuffix(b"\r").decode()
 
     def _build(self, file: DataFile) -> bytes:
@@ -65,7 +55,7 @@ class JsonLines(Lines):
 
     _kind, _blank = "json-lines", b" \t\r\n"
 
-    def _parse(self, raw: bytes, shard: int) -> Any:  # noqa: ARG002
+    def _parse(self, shard: int, raw: bytes) -> Any:  # noqa: ARG002
         return msgspec.json.decode(raw)
 
 
@@ -83,7 +73,7 @@ class CsvRows(Lines):
         self._names = RecentValues(self._read_names, 64)
         super().__init__(paths)
 
-    def _parse(self, raw: bytes, shard: int) -> Any:
+    def _parse(self, shard: int, raw: bytes) -> Any:
         names, row = self._names(shard), self._fields(raw)
         if len(row) != len(names):
             raise ValueError(f"a row of {len(row)} fields, where the header has {len(names)}")
@@ -115,7 +105,10 @@ def record_starts(file: DataFile, *, quotes: bool, blank: bytes) -> Ids:
     """
     buffer, found, doubtful = np.empty(_CHUNK, np.uint8), [], []
     count, begins = 0, True
-    with open(file.path, "rb", buffering=0) as raw, progress(_index_of(file), file.size) as done:
+    with (
+        open(file.path, "rb", buffering=0) as raw,
+        progress(f"{file.name} ({legible.size(file.size)})", file.size) as done,
+    ):
         at = len(_BOM) if os.pread(raw.fileno(), len(_BOM), 0) == _BOM else 0
         while size := os.preadv(raw.fileno(), [buffer.data], at):
             piece = buffer[:size]
@@ -149,7 +142,3 @@ def _without_blank(descriptor: int, starts: Ids, doubtful: list[Ids], blank: byt
     kept[places] = False
     kept[longer] = keeps
     return starts[kept]
-
-
-def _index_of(file: DataFile) -> str:
-    return f"reading {file.name} ({legible.size(file.size)}) once, to find its samples"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ...errors import UsageError
-from .files import Files, Paths
-from .source import Source, SourceShard
+from .files import Files, FileSource, Paths
+from .orders import Ids
 
 
-class Records(Source):
+class Records(FileSource):
     """Records of `dtype`, which may have fields or a shape, from files of nothing else; each file
     is a shard.
 
@@ -36,22 +35,22 @@ class Records(Source):
         if (length is not None and length < 1) or overlap < 0 or header_bytes < 0:
             raise UsageError("length is at least 1, overlap and header_bytes at least 0")
         self._length, self._overlap, self._header = length, overlap, header_bytes
-        self._files = Files(paths)
-        self.shards = []
-        for file in self._files.all:
+        files, lengths = Files(paths), []
+        for file in files.all:
             records, rest = divmod(max(0, file.size - header_bytes), self._dtype.itemsize)
             if rest or 0 < file.size < header_bytes:
                 raise UsageError(
                     f"{file.path}: {file.size} bytes are no whole number of {self._dtype} "
                     f"behind a header of {header_bytes} bytes"
                 )
-            samples = max(0, records - overlap) // (length or 1)
-            self.shards.append(SourceShard(file.name, samples, file.size))
+            lengths.append(max(0, records - overlap) // (length or 1))
+        super().__init__(files, lengths)
 
-    def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
+    def _stretches(self, shard: int, rows: Ids) -> tuple[Ids, Ids]:  # noqa: ARG002  they are alike
         each, size = self._length or 1, self._dtype.itemsize
-        begins = self._header + np.asarray(rows, np.int64) * (each * size)
-        raw = self._files.read(shard, begins, begins + (each + self._overlap) * size)
-        # copies, which may be written to
-        samples = [np.frombuffer(one, self._dtype).copy() for one in raw]
-        return samples if self._length else [one[0] for one in samples]
+        begins = self._header + rows * (each * size)
+        return begins, begins + (each + self._overlap) * size
+
+    def _parse(self, shard: int, raw: bytes) -> Any:  # noqa: ARG002
+        sample = np.frombuffer(raw, self._dtype).copy()  # which may be written to
+        return sample if self._length else sample[0]

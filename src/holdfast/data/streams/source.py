@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -50,6 +50,9 @@ class Source:
 
     def __getitem__(self, id_: int) -> Any:
         return self.read([range(len(self))[id_]])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[each] for each in range(len(self)))
 
     @cached_property
     def lengths(self) -> Ids:

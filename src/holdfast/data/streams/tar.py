@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ...errors import UsageError
-from .files import DataFile, Files, Paths, file_index, progress
+from .files import DataFile, Files, FileSource, Paths, file_index, progress
 from .orders import Ids
-from .source import Source, SourceShard
 
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)
 
 
-class _Index(NamedTuple):
+class _Members(NamedTuple):
     """The members of a tar file that belong to samples."""
 
     firsts: Ids  # the first member of each sample; one more
@@ -32,7 +32,7 @@ class _Index(NamedTuple):
         return name.decode("utf-8", "surrogateescape")
 
 
-class Tar(Source):
+class Tar(FileSource):
     """Samples as dicts: `__key__`, and the bytes of each file by the rest of its name.
 
     The key is the name up to the first dot behind the last slash. Files without a dot, and those
@@ -41,14 +41,11 @@ class Tar(Source):
     """
 
     def __init__(self, paths: Paths) -> None:
-        self._files = Files(paths)
+        files = Files(paths)
         self._indexes = [
-            _unpacked(file_index("tar", file, partial(_build, file))) for file in self._files.all
+            _unpacked(file_index("tar", file, partial(_build, file))) for file in files.all
         ]
-        self.shards = [
-            SourceShard(file.name, len(index.firsts) - 1, file.size)
-            for file, index in zip(self._files.all, self._indexes, strict=True)
-        ]
+        super().__init__(files, [len(index.firsts) - 1 for index in self._indexes])
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         index = self._indexes[shard]
@@ -58,7 +55,7 @@ class Tar(Source):
         return [self._sample(index, range(*each), raw) for each in bounds]
 
     @staticmethod
-    def _sample(index: _Index, members: range, raw: Iterator[bytes]) -> dict[str, Any]:
+    def _sample(index: _Members, members: range, raw: Iterator[bytes]) -> dict[str, Any]:
         named = [_split(index.name(member)) for member in members]
         return {"__key__": named[0][0], **{kind: next(raw) for _, kind in named}}
 
@@ -73,8 +70,7 @@ def _build(file: DataFile) -> bytes:
     samples: list[set[str]] = []
     firsts, begins, ends = list[int](), list[int](), list[int]()
     names, key = list[bytes](), ""
-    what = f"reading the headers of {file.name} once, to find its samples"
-    with progress(what, file.size) as done:
+    with progress(f"the headers of {file.name}", file.size) as done:
         for member in _members(file):
             this, kind = _split(member.name)
             if not this:
@@ -91,9 +87,9 @@ def _build(file: DataFile) -> bytes:
             names.append(member.name.encode("utf-8", "surrogateescape"))
             done(member.offset_data)
     firsts.append(len(begins))
-    at = np.cumsum([0, *map(len, names)])
-    numbers = np.array([len(firsts), len(begins), *firsts, *begins, *ends, *at], np.int64)
-    return numbers.tobytes() + b"".join(names)
+    numbers = (firsts, begins, ends, np.cumsum([0, *map(len, names)]))
+    stored = [np.array(each, np.int64).tobytes() for each in numbers]
+    return msgspec.msgpack.encode([*stored, b"".join(names)])
 
 
 def _members(file: DataFile) -> Iterator[tarfile.TarInfo]:
@@ -127,11 +123,7 @@ def _require_end(file: DataFile, offset: int) -> None:
             raise UsageError(f"{file.path}: byte {offset}: the header is damaged")
 
 
-def _unpacked(stored: bytes) -> _Index:
-    samples, members = np.frombuffer(stored, np.int64, 2).tolist()
-    bounds = np.cumsum([2, samples, members, members, members + 1])
-    numbers = np.frombuffer(stored, np.int64, int(bounds[-1]))
-    firsts, begins, ends, names = (
-        numbers[bounds[at] : bounds[at + 1]] for at in range(len(bounds) - 1)
-    )
-    return _Index(firsts, begins, ends, names, stored[numbers.nbytes :])
+def _unpacked(stored: bytes) -> _Members:
+    *numbers, text = msgspec.msgpack.decode(stored)
+    firsts, begins, ends, names = (np.frombuffer(each, np.int64) for each in numbers)
+    return _Members(firsts, begins, ends, names, text)
