@@ -181,7 +181,7 @@ def test_where_no_index_can_be_kept_it_is_in_memory_and_that_is_told_once(tmp_pa
     paths = CASES["lines"].files(tmp_path / "data")
     with caplog.at_level("WARNING", "holdfast"):
         monkeypatch.setattr("holdfast.terminal._logger", lambda: __import__("logging").getLogger("holdfast.test"))
-        assert 60 == len(Lines(paths)) == len(JsonLines([]).shards) + 60
+        assert 60 == len(Lines(paths))
         assert 60 == len(Lines(paths))
     assert 1 == len(caplog.records)
     assert "HOLDFAST_CACHE" in caplog.text
@@ -196,6 +196,19 @@ def test_the_cache_is_where_other_programs_have_theirs(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert tmp_path / ".cache" / "holdfast" == cache.cache_dir()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_long_reading_is_told_by_rank_0(rank, tmp_path, monkeypatch, capfd):
+    """With the file and its size; a short one is not."""
+    paths = CASES["json"].files(tmp_path / "data")
+    JsonLines(paths)
+    assert "" == capfd.readouterr().err
+    monkeypatch.setattr(files, "_SILENT_S", -1.0)
+    monkeypatch.setenv("RANK", rank)
+    Kept(JsonLines(CASES["json"].files(tmp_path / "other")), bool)
+    told = capfd.readouterr().err
+    assert (rank == "0") == ("reading part-2 (" in told) == ("reading all 60 samples, once" in told)
 
 
 def test_small_files_need_no_index_on_disk(tmp_path, monkeypatch, indexes):
@@ -270,6 +283,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
     for words, mistake in {
         r"no data file is .*none-\*": lambda: Lines(tmp_path / "none-*"),
         "no data file is": lambda: Lines([tmp_path]),
+        "no data files were given": lambda: Lines([]),
         "is compressed, .*: decompress it": lambda: JsonLines(packed),
         "5 bytes are no whole number of int16": lambda: Records(tmp_path / "odd", "i2"),
         "have a fixed size": lambda: Records(tmp_path / "odd", object),
@@ -393,7 +407,7 @@ def test_a_filter_keeps_its_samples_and_no_others(tmp_path):
     chosen = Kept(source, lambda row: row["n"] % 3)
     assert [row for row in source if row["n"] % 3] == [*chosen]
     assert read_whole(chosen) == read_whole(Kept(chosen, lambda row: True))
-    assert 0 == len(Kept(source, lambda row: False))
+    assert 0 == len(Kept(source, lambda row: False)) == len(Kept([], bool))
     drawn = sources.combinations(workers=(0,), draw=random.Random(1), count=5)
     sources.goes_on_with_other_numbers(Kept(source, odd_text), drawn)
 
@@ -462,6 +476,15 @@ def test_a_damaged_sample_ends_the_run_unless_it_is_skipped(tmp_path, capfd, ind
     stream = Stream(Skipping(JsonLines(paths)), 5, shuffle=False)
     assert [[0, 1, 2, 4], [5, 6, 7, 9]] == [batch.tolist() for batch in stream]
     assert "" == capfd.readouterr().err
+
+
+def test_a_shard_of_which_all_wanted_samples_are_left_out_is_not_read(tmp_path):
+    """A source need not know what to do with no rows."""
+    paths = damaged_lines(tmp_path)
+    [*Skipping(JsonLines(paths))]
+    again = Skipping(JsonLines(paths))
+    again._source.read_rows = None
+    assert [again[8]] == again.read_rows(0, [3])
 
 
 def test_workers_and_ranks_leave_out_the_same(tmp_path):

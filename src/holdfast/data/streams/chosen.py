@@ -40,7 +40,7 @@ class Kept(Source):
         if self._source.sizes is not None:
             self.sizes = self._source.sizes[ids]
         ends = np.cumsum(self._source.lengths)
-        rows = np.split(ids, np.searchsorted(ids, ends[:-1]))
+        rows = np.split(ids, np.searchsorted(ids, ends))[:-1]
         self._rows = [
             each - end for each, end in zip(rows, ends - self._source.lengths, strict=True)
         ]
@@ -86,7 +86,7 @@ class Skipping(Source):
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         wanted = [row for row in rows if (*self.shards[shard], row) not in self._known]
         try:
-            found = self._source.read_rows(shard, wanted)
+            found = self._source.read_rows(shard, wanted) if wanted else []
         except DamagedSample:
             found = [self._read_or_note(shard, row) for row in wanted]
         samples = dict(zip(wanted, found, strict=True))

@@ -23,7 +23,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 _OPEN = 64  # files at a time
 _GAP = 1 << 16  # bytes between two samples that are still read with one call
-_ONE_READ = 1 << 24  # and the most that a call reads, unless one sample is larger
+_ONE_READ = 1 << 24  # a call reads samples that begin in such a stretch of the file
 _KEPT_FROM = 1 << 20  # a smaller file is read as fast as its index
 _SILENT_S = 2.0
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".lz4")
@@ -58,14 +58,13 @@ class Files:
         found = [b""] * len(begins)
         order = np.argsort(begins, kind="stable")
         starts, stops = begins[order], np.maximum.accumulate(ends[order])
-        while len(order):
-            near = (starts[1:] <= stops[:-1] + _GAP) & (stops[1:] <= starts[0] + _ONE_READ)
-            together = len(near) if near.all() else int(np.argmin(near))
-            first = int(starts[0])
-            data = self._read_one(number, first, int(stops[together]))
-            for at in order[: together + 1].tolist():
+        far = starts[1:] > stops[:-1] + _GAP
+        far |= starts[1:] // _ONE_READ > starts[:-1] // _ONE_READ
+        for group in filter(len, np.split(order, np.flatnonzero(far) + 1)):
+            first = int(begins[group[0]])
+            data = self._read_one(number, first, int(ends[group].max()))
+            for at in group.tolist():
                 found[at] = data[int(begins[at]) - first : int(ends[at]) - first]
-            order, starts, stops = (each[together + 1 :] for each in (order, starts, stops))
         return found
 
     def _read_one(self, number: int, begin: int, end: int) -> bytes:
@@ -144,6 +143,8 @@ def find(paths: Paths) -> list[Path]:
         if not matches:
             raise UsageError(f"no data file is {name!r} (in {Path.cwd()})")
         found += [Path(os.path.abspath(match)) for match in matches]
+    if not found:
+        raise UsageError("no data files were given")
     for path in found:
         if path.suffix in _PACKED:
             raise UsageError(f"{path} is compressed, and cannot be entered anywhere: decompress it")
@@ -202,7 +203,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         if shown and not told and time.monotonic() - began > _SILENT_S:
             terminal.say(f"reading {what}, once")
             told = True
-        line.update(batch=count, batches=total)
+        line.update(batch=100 * count // total, batches=100)
 
     try:
         yield done
