@@ -117,7 +117,8 @@ def floors() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = (needs for extra, needs in project["optional-dependencies"].items() if extra != "dev")
     needs = [*project["dependencies"], *(each for one in extras for each in one)]
-    return [each.replace(">=", "==") for each in needs if not each.startswith("torch")]
+    elsewhere = ("torch", "wandb", "mlflow")  # torch is installed alone, trackers by tests/frameworks
+    return [each.replace(">=", "==") for each in needs if not each.startswith(elsewhere)]
 
 
 def lock() -> None:

@@ -50,6 +50,8 @@ class _Saved(_EventFields, kw_only=True):
     step: _Count
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     save_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    late_rank: _Count | None = None
+    late_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class _Digests(_EventFields, kw_only=True):
@@ -100,7 +102,7 @@ class JournalLines(Sequence[Event]):
 
     def walk(self) -> Iterator[Event]:
         """Return the events in order; none is kept."""
-        return (event for event in map(_event, self._lines) if event is not None)
+        return filter(None, map(_event, self._lines))
 
     def forget(self) -> None:
         """Free the memory; the journal is read again when an event is asked for."""
@@ -211,6 +213,8 @@ class JournalFollower:
                 size = file.seek(0, os.SEEK_END)
                 if not self._read and self._tail_bytes:
                     self._read = max(0, size - self._tail_bytes)
+                if size < self._read:  # another run has taken its place: the next call reads it
+                    self._listed = self.attempt = 0
                 if size <= self._read:
                     return []
                 file.seek(self._read)
@@ -269,7 +273,7 @@ def read(path: Path) -> list[Event]:
 
 def parse(data: bytes) -> list[Event]:
     """Return the whole lines in `data`, a piece of a journal."""
-    return [event for event in map(_event, _split(data)) if event is not None]
+    return [*filter(None, map(_event, _split(data)))]
 
 
 def _content(path: Path) -> bytes:
@@ -339,7 +343,7 @@ def logs(root: Path) -> list[Log]:
 def position(event: Event) -> tuple[int, int]:
     """Return (step, phase order) of an event; events are compared by it."""
     step = event.get("step", 0)
-    return (step if isinstance(step, int) else 0), _ORDER.get(str(event.get("phase", "step")), 0)
+    return (step if isinstance(step, int) else 0), _ORDER.get(event.get("phase", "step"), 0)
 
 
 def lineage(logs: Sequence[Log], kind: str) -> list[Event]:

@@ -48,6 +48,7 @@ TELLING_WORDS = {
     "jwt",
     "otp",
     "sas",
+    "sig",
 }
 # max_tokens is no secret
 COUNTING_WORDS = {"max", "min", "num", "n", "total", "new", "per", "seen", "batch", "special"}

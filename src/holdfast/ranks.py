@@ -21,6 +21,7 @@ from .errors import RanksError
 from .legible import legible
 
 TIMEOUT_S = 600.0  # how long to wait for a rank; a save of another rank may take that long
+LATE_S = 0.01  # a rank that rank 0 waits for so long came after those before it
 LEFT_S = 0.2  # between two checks whether a rank has left
 _WISH, _LEFT, _FAILED = "wish", "left", "failed"  # keys that belong to no conversation
 
@@ -78,6 +79,8 @@ class Ranks:
         self.place = place  # returns where this rank's program is, for messages; empty: unknown
         self._sent, self._twins = 0, Counter[str]()
         self._old: list[str] = []  # rank 0's announcements; droppable after the next `gather`
+        # on rank 0: which rank came last to the last `gather`, and how long rank 0 waited for all
+        self.late = 0, 0.0
 
     @property
     def alone(self) -> bool:
@@ -191,11 +194,15 @@ class Ranks:
         if self.rank:
             send(self._channel, f"{key}/{self.rank}", RankMessage(topic, value, self.place()))
             return []
-        began = time.monotonic()
-        found = [value]
+        began = came_s = time.monotonic()
+        found, last = [value], 0
         for rank in range(1, self.world):
             found.append(self._received_from(f"{key}/{rank}", topic, rank, began, patience_s))
+            if (now_s := time.monotonic()) - came_s > LATE_S:
+                last = rank
             discard(self._channel, f"{key}/{rank}")
+            came_s = time.monotonic()
+        self.late = last, now_s - began if last else 0.0
         self.sweep()
         return found
 

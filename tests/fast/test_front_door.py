@@ -77,6 +77,6 @@ def test_the_package_is_installed_by_the_name_in_pyproject():
     asked = re.findall(r"""["' ]([\w-]+)\[([a-z0-9]+)\]["'`]""", text)
     asked = [(name, extra) for name, extra in asked if extra in project["optional-dependencies"]]
     installed = re.findall(r"""(?:metadata\.version\(|\.requires\(|package_name=)["']([\w-]+)["']""", text)
-    assert {"s3", "sftp", "signed", "fix", "images"} <= {extra for _, extra in asked}
+    assert {"s3", "sftp", "signed", "fix", "images", "wandb", "mlflow"} <= {extra for _, extra in asked}
     assert len(installed) == 3
     assert {project["name"]} == {*installed, *(name for name, _ in asked)}

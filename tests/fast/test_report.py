@@ -1,6 +1,7 @@
 """`holdfast report`: each second of a run in one category, what interruptions cost, and one page of it."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -12,9 +13,10 @@ from html.parser import HTMLParser
 import pytest
 
 from histories import BEGAN_S, History, line
-from holdfast import Best, Last, owner
+from holdfast import Best, Every, Last, disk, journal, owner
+from holdfast.cli.report import _checkpoints
 from holdfast.report import page, report
-from holdfast.report.curves import Curve, downsample, summarize
+from holdfast.report.curves import Curve, downsample, soundness, summarize
 from holdfast.report.live import LiveRun
 from holdfast.supervise import status
 from stores import invoke
@@ -52,6 +54,8 @@ def test_each_second_of_a_history_is_in_its_category(tmp_path, seed):
     assert {name: s for name, s in found.account.seconds.items() if s > 0} == pytest.approx(summed(found.account))
     assert len(truth.ends) - 1 == len(found.interruptions)
     assert "done" == found.verdict[0]
+    counts = re.findall(r"[(,] ?(\d+) [a-z]", found.verdict[1])
+    assert len(found.interruptions) == sum(map(int, counts)), "each has its cause in the sentence"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -68,6 +72,17 @@ def test_torn_journals_and_clocks_that_jump_still_sum(tmp_path, seed, supervised
     assert spent.estimated
     if supervised:
         assert spent.wall_s == pytest.approx(truth.wall_s, rel=0.01)
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 4])
+def test_an_attempt_whose_journal_cannot_be_read_is_told_and_takes_no_time(tmp_path, attempt):
+    """The first, one in the middle or the last: it does not begin in 1970."""
+    truth = History(tmp_path, 4, supervised=False).write(4, 200)
+    (tmp_path / f"run/history/attempt-{attempt}.jsonl").write_bytes(b"\xff" * 100)
+    found = read(tmp_path / "run")
+    assert 0 < found.account.wall_s < truth.wall_s + 1
+    assert 3 == len(found.starts)
+    assert any("the journal of an attempt beside it" in line for line in found.account.estimated)
 
 
 def test_what_an_interruption_cost_is_told_with_what_would_have_saved_it(tmp_path):
@@ -137,13 +152,46 @@ def test_commands_print_text_json_and_csv(tmp_path):
 
 @pytest.mark.parametrize("option", ["--html", "--csv"])
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_read(tmp_path, option):
-    """A directory in its place, or none above it: nothing is left there."""
+    """A directory in its place, none above it, a pipe, or a link, as /dev/stdout is one: nothing is replaced."""
     History(tmp_path, 5, supervised=False).write(2, 30)
-    for name, says in (("run", "is a directory: name a file"), ("nowhere/x", "there is no directory")):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    there = sorted(tmp_path.iterdir())
+    for name, says in (
+        ("run", "is a directory: name a file"),
+        ("nowhere/x", "there is no directory"),
+        ("pipe", "is no regular file"),
+        ("link", "is no regular file"),
+    ):
         refused = invoke("report", tmp_path / "run", option, tmp_path / name)
         assert 2 == refused.exit_code
         assert says in refused.stderr
-    assert ["run"] == [path.name for path in tmp_path.iterdir()]
+    assert there == sorted(tmp_path.iterdir())
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch):
+    """No temporary name, and nothing is left."""
+    History(tmp_path, 5, supervised=False).write(2, 30)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "_write_all", full)
+    refused = invoke("report", tmp_path / "run", "--html", tmp_path / "page.html")
+    assert (1, f"holdfast: {tmp_path}/page.html: No space left on device\n") == (refused.exit_code, refused.stderr)
+    assert ["run"] == os.listdir(tmp_path)
+
+
+def test_metrics_are_printed_for_a_pipe(tmp_path, monkeypatch):
+    """`--csv -` prints the metrics and nothing else; no file of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    History(tmp_path, 5, supervised=False).write(2, 30)
+    printed = invoke("report", "run", "--csv", "-")
+    assert 0 == invoke("report", "run", "--csv", "file").exit_code
+    assert (tmp_path / "file").read_bytes().decode() == printed.stdout
+    assert {"run", "file"} == {*os.listdir()}
+    assert 2 == invoke("report", "run", "--csv", "-", "--json").exit_code
 
 
 def test_several_runs_are_compared_a_line_each(tmp_path):
@@ -189,6 +237,7 @@ HOSTILE = [
     '"><svg/onload=alert(1)>',
     "\u2028\u0000\ud800&lt;",
     "]]>--><!--",
+    "\u202eright to left\u2066",
 ]
 
 
@@ -206,13 +255,27 @@ def test_text_of_a_run_is_no_markup(tmp_path, text):
             file.write(line(BEGAN_S + 5, "told", what=name))
             file.write(line(BEGAN_S + 60, "metrics", step=1, phase="step", epoch=0, values={name: 1.0}))
             file.write(line(BEGAN_S + 61, "failed", step=1, phase="step", error=name))
-        return _Page(page.html(read(history.run), [], 0).decode())
+        written = page.html(read(history.run), [], 0).decode()
+        assert not {"\0", "\u2028", "\u202e", "\u2066"} & {*written}
+        return _Page(written)
 
     plain, hostile = written(tmp_path / "a", "plain"), written(tmp_path / "b", text)
     assert plain.tags == hostile.tags
     assert [] == hostile.outside == hostile.handlers
     assert [*map(len, plain.scripts[1:])] == [*map(len, hostile.scripts[1:])]
     json.loads(hostile.scripts[0])
+
+
+def test_no_secret_of_an_error_or_an_argument_is_on_the_page(tmp_path, monkeypatch):
+    """Passwords and signatures of addresses, and values with a telling name; the journals have none either."""
+    monkeypatch.setattr("sys.argv", ["train.py", "--api-key", "hunter22", "https://h/x?sv=1&sig=hunter22"])
+    with pytest.raises(ValueError, match="hunter22"), new_run(tmp_path / "run", Toy()) as at:
+        for _ in at.steps(2):
+            raise ValueError("403 from https://me:hunter22@host/path, token=hunter22")
+    assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
+    assert "ValueError: 403 from https://[redacted]@host/path" in (tmp_path / "page.html").read_text()
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"hunter22" not in kept
 
 
 def test_a_page_is_one_file_of_few_bytes(tmp_path):
@@ -235,6 +298,27 @@ def test_of_equal_values_the_first_is_the_greatest_and_the_least():
     assert (0.1, 1, 0.9, 2) == tuple(facts[name] for name in ("min", "min_step", "max", "max_step"))
 
 
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_values_that_were_logged_again_are_compared(tmp_path, shift):
+    """Of a start that was killed behind its checkpoint: equal ones are called so, others with their metric."""
+    run = tmp_path / "run"
+    with new_run(run, Toy(), every=Every(steps=4)) as at:
+        for step in at.steps(8):
+            at.log(loss=float(step), nothing=math.nan)
+    with new_run(run, Toy(), every=Every(steps=4), go_back=4) as at:
+        for step in at.steps(8):
+            at.log(loss=step + shift, nothing=math.nan)
+    found = read(run)
+    assert (8, 4 * bool(shift)) == tuple(sum(getattr(c, name) for c in found.curves) for name in ("again", "different"))
+    assert "NaN or infinite: nothing." in soundness(found.curves)
+    told = "4 differ (loss)" if shift else "8 values that a later start logged again: all equal."
+    assert told in soundness(found.curves)
+    assert told in invoke("report", run).stdout
+    assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
+    assert told in (tmp_path / "page.html").read_text()
+    assert {"loss": 4} if shift else {} == json.loads(invoke("report", run, "--json").stdout)["different"]
+
+
 def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_path):
     """The copies as the journals tell of them."""
     run, toy = tmp_path / "run", Toy()
@@ -244,8 +328,80 @@ def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_p
     page = tmp_path / "report.html"
     assert 0 == invoke("report", run, "--html", page).exit_code
     best = os.readlink(run / "checkpoints/best")
-    assert f"The best: <code>{run}/checkpoints/{best}</code>" in page.read_text()
+    assert f"The best, score 1 at step 2: <code>{run}/checkpoints/{best}</code>" in page.read_text()
     assert f"{tmp_path}/copies</td>" in page.read_text()
+
+
+def test_the_page_has_checkpoints_whose_metrics_are_no_numbers(tmp_path):
+    """NaN, infinities, and one that was infinite at first."""
+    toy = Toy()
+    with new_run(tmp_path / "run", toy, keep=Last(4)) as at:
+        for step in at.steps(4):
+            at.log(loss=(math.nan, math.inf, -math.inf, 0.0)[step])
+    assert 0 == invoke("report", tmp_path / "run", "--html", tmp_path / "page.html").exit_code
+    assert "<td>loss nan</td>" in (tmp_path / "page.html").read_text()
+    assert "<td>loss -inf</td>" in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_says_what_to_change_where_most_was_lost(tmp_path):
+    """A hang first, then by the training that was done again; the rest stands in the table."""
+    History(tmp_path, 7).write(30, 600)
+    found = read(tmp_path / "supervisor")
+    told = page.html(found, [], 0).decode().partition("What to change</h2>")[2].partition("</section>")[0]
+    advised = [each for each in found.interruptions if each.advice]
+    assert f"{len(found.advice) + len(advised) - page.MOST_ADVICE} more stand below Interruptions." in told
+    first = max(advised, key=lambda each: (each.cause == "hang", each.lost_s))
+    assert f"Attempt {first.attempt}, {first.cause}: " in told
+
+
+@pytest.mark.parametrize(("reason", "advised"), [("due", "every=Auto()"), ("new best", "keep=Best(...) less often")])
+def test_saves_that_cost_much_are_advised_on_by_their_reason(tmp_path, reason, advised):
+    """An interval changes nothing where each new best is saved."""
+    run = History(tmp_path, 1, supervised=False).run
+    (run / "history").mkdir(exist_ok=True)
+    saved = {"phase": "step", "save_s": 5.0, "stall_s": 5.0, "reason": reason}
+    lines = [line(BEGAN_S, "begin", attempt=1, run="0" * 32, owner={"host": "n1", "pid": 1})]
+    lines.append(line(BEGAN_S + 1, "restored", step=0, phase="step", checkpoint=None))
+    for step in range(1, 9):
+        lines.append(line(BEGAN_S + 10 * step, "metrics", step=step, phase="step", values={"loss": 1.0}))
+        lines.append(line(BEGAN_S + 10 * step + 5, "saved", step=step, **saved))
+    lines.append(line(BEGAN_S + 90, "end", step=8, phase="step"))
+    (run / "history/attempt-1.jsonl").write_text("".join(lines))
+    (told,) = [each for each in read(run).advice if "the loop waited" in each]
+    assert advised in told
+
+
+def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):
+    """Read back before older ones were deleted, or restored; not one that is read for the first time later."""
+    run = tmp_path / "run"
+    for last in (4, 6):
+        with new_run(run, Toy(), keep=Last(3), background=False) as at:
+            for _ in at.steps(last):
+                pass
+    facts = json.loads(invoke("report", run, "--json").stdout)
+    assert len(facts["checkpoints"]) == facts["existing"] == 3
+    assert [] == facts["late_ranks"]
+    begun = [log.events[0]["time"] for log in journal.logs(run)]
+    when = {each["step"]: each["verified"] for each in facts["checkpoints"]}
+    assert {4, 5, 6} == {*when}
+    assert all(begun[1] < at_s < time.time() for at_s in when.values())
+    (last,) = [each for each in facts["checkpoints"] if each["step"] == 6]
+    # the same name in an earlier life of the run
+    rows, _ = _checkpoints(str(run), {last["directory"]: begun[1]})
+    assert [None] * 3 == [row["verified"] for row in rows]
+    assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
+    assert "read again after its save" in (tmp_path / "page.html").read_text()
+
+
+def test_a_checkpoint_before_which_nothing_was_deleted_is_not_called_verified(tmp_path):
+    """It was never read; nor is a damaged one."""
+    run = tmp_path / "run"
+    with new_run(run, Toy(), keep=Last(3)) as at:
+        for _ in at.steps(2):
+            pass
+    (run / "checkpoints/step-000000001/manifest.json").write_text("{}")
+    found = json.loads(invoke("report", run, "--json").stdout)["checkpoints"]
+    assert [None, None] == [each["verified"] for each in found]
 
 
 def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp_path, monkeypatch):

@@ -14,12 +14,14 @@ from holdfast import Best, Every, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
 from holdfast.ranks import Ranks
+from holdfast.report import report
 from holdfast.run.checkpoint_fetcher import CheckpointFetcher
 from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import lead_long_work, require_equal_arguments, run_on_all_ranks
 from holdfast.run.stop import StopRequest
 from holdfast.run.weights import StartFrom
 from holdfast.store.problems import Problem
+from holdfast.supervise import status
 from rank_threads import everywhere
 from run_ranks import Part, alone, among_threads, noted_saves, on, stop_at, train, training
 from stores import flip
@@ -52,6 +54,25 @@ def test_a_deadline_is_kept_by_rank_0(tmp_path, trained, saves, monkeypatch):
     ended = trained(tmp_path, steps=9999, every=None, deadline=deadline, before=lambda _: time.sleep(0.01))
     assert ["deadline"] * 2 == [each.reason.partition(" ")[0] for each in ended]
     assert saves[0] == saves[1]
+
+
+def test_the_rank_that_comes_last_to_a_save_is_journaled(tmp_path, among):
+    """And how long rank 0 waited for it: the report names the slowest."""
+
+    def work(rank):
+        part = Part(rank)
+        with Run(tmp_path / "run", {"part": part}, every=Every(steps=2), background=False) as run:
+            for _ in run.steps(4):
+                time.sleep(0.3 if rank == 1 else 0.0)
+                part.learn()
+
+    among(3, work)
+    saved = events(tmp_path / "run", "saved")
+    assert [1, 1] == [event["late_rank"] for event in saved[:2]]
+    assert all(event["late_s"] > 0.2 for event in saved[:2])
+    (place,) = status.find_runs(tmp_path / "run")
+    (slowest, *_) = report.late_ranks(report.read(place).saves)
+    assert (1, True) == (slowest["rank"], slowest["waited_s"] > 0.4)
 
 
 def test_a_signal_at_the_very_end_is_heard_by_all(tmp_path, among):

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from holdfast import Every, disk, journal
 from holdfast.errors import UsageError
-from holdfast.track import MLflow, WandB, cursor
+from holdfast.track import MLflow, WandB, client, cursor
 from holdfast.track.ledger import Row, differs
 from holdfast.track.options import file_name, parse_trackers
 from holdfast.track.sender import Sender
@@ -302,6 +303,25 @@ def test_one_process_at_a_time_sends_to_a_tracker(tmp_path):
     os.close(descriptor)
 
 
+def test_a_tracker_whose_package_hangs_is_told_while_the_run_trains(tmp_path, monkeypatch, capsys):
+    """After a minute without a word of its process, once; the end waits for it, up to its limit."""
+    package = tmp_path / "wandb"
+    package.mkdir()
+    (package / "__init__.py").write_text("import time; time.sleep(1000)")
+    monkeypatch.setattr("holdfast.track.options.find_spec", lambda name: name)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(client, "QUIET_S", 1.0)
+    monkeypatch.setattr(client, "DRAIN_S", 1.0)
+    with new_run(tmp_path / "run", Toy(), track=WandB("digits"), every=Every(steps=1)) as run:
+        for step in run.steps(30):
+            time.sleep(0.1)
+            if step == 29:
+                told = capsys.readouterr().err
+    assert 1 == told.count("W&B digits is not kept up: nothing was heard from it for 1 s")
+    assert "is kept up again" not in told
+    assert "does not have all metrics yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -328,7 +348,7 @@ def test_a_package_that_is_not_there_is_wrong_use(tmp_path):
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
         patch.setattr("holdfast.track.options.find_spec", lambda name: None)
-        with pytest.raises(UsageError, match="pip install wandb"):
+        with pytest.raises(UsageError, match=r"pip install \"holdfast\[wandb\]\""):
             new_run(tmp_path / "run", Toy(), track=WandB("digits"))
     assert not (tmp_path / "run").exists()
 

@@ -16,7 +16,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: needs for name, needs in PROJECT["optional-dependencies"].items() if name != "dev"}
 NEEDS = {need.name: need for each in [PROJECT["dependencies"], *EXTRAS.values()] for need in map(Requirement, each)}
 BESIDE = [line for line in (versions.LOCKS / "beside.txt").read_text().splitlines() if not line.startswith("#")]
-LOWEST = dict(re.findall(r"^([\w.-]+)==(\S+)", (versions.LOCKS / "lowest.lock").read_text(), re.MULTILINE))
+LOCKS = (ROOT / "tests/frameworks/lowest.lock", versions.LOCKS / "lowest.lock")  # trackers are in the first alone
+PINS = "\n".join(lock.read_text() for lock in LOCKS)
+LOWEST = dict(re.findall(r"^([\w.-]+)==(\S+)", PINS, re.MULTILINE))
 
 
 @pytest.mark.parametrize("line", BESIDE, ids=[each.partition("=")[0] for each in BESIDE])
@@ -33,6 +35,8 @@ def test_the_lowest_corner_has_the_floors_themselves():
     """None is higher than what `make test-versions CORNERS=lowest` runs with."""
     floors = {name: str(need.specifier).removeprefix(">=") for name, need in NEEDS.items()}
     torch = floors.pop("torch")
+    trackers = {name: floors.pop(name) for name in ("wandb", "mlflow-skinny")}
+    assert all(LOWEST[name].startswith(f"{version}.") for name, version in trackers.items())
     padded = {name: version + ".0" * (2 - version.count(".")) for name, version in floors.items()}
     assert len(padded) > 10
     assert {name: LOWEST[name] for name in padded} == padded

@@ -1,6 +1,7 @@
 """`holdfast watch`: what is new of a run is read from the end of its journal; keys; lines without a terminal."""
 
 import fcntl
+import io
 import json
 import math
 import os
@@ -14,9 +15,11 @@ import termios
 import time
 
 import pytest
+from rich.console import Console
 
 from histories import History, line
 from holdfast import owner
+from holdfast.cli.watch import Watched, _table
 from holdfast.report.live import TAIL_BYTES, LiveRun, process_facts, sparkline
 from holdfast.supervise import status
 from stores import invoke
@@ -116,6 +119,40 @@ def test_a_new_attempt_and_a_dead_process_are_noticed(place):
     child.communicate()
     assert run.refresh(None, time.time() + 120)
     assert "killed" == run.status.state
+
+
+def test_a_run_that_was_removed_is_left_out_and_another_in_its_place_is_read(place, tmp_path):
+    """Also between two looks; a folder that was emptied is no error while it is watched."""
+    began_s = time.time() - 90
+    facts = owner.describe_this_process()
+    write(place, line(began_s, "restored", step=0, phase="step"), *steps(1, 200, began_s))
+    watched = Watched([tmp_path])
+    watched.look()
+    assert [200] == [run.step for run in watched.runs.values()]
+    (place / "attempts/1/attempt-1.jsonl").unlink()
+    begin = line(time.time(), "begin", attempt=1, run="1" * 32, owner=facts)
+    write(place, begin, line(began_s, "restored", step=0, phase="step"), *steps(1, 3, began_s))
+    for _ in range(2):
+        watched.look()
+    assert [3] == [run.step for run in watched.runs.values()]
+    place.rename(tmp_path.parent / "elsewhere")
+    watched.look()
+    assert watched.runs == {}
+    assert watched.over
+
+
+def test_each_row_has_the_name_of_its_run_however_narrow_the_window_is(place, tmp_path):
+    """A long name is cut; its state stands beside it."""
+    began_s = time.time() - 90
+    write(place, line(began_s, "restored", step=0, phase="step"), *steps(1, 200, began_s))
+    place.rename(tmp_path / ("long-" * 20))
+    watched = Watched([tmp_path])
+    watched.look()
+    shown = io.StringIO()
+    console = Console(width=40, height=12, file=shown)
+    console.print(_table(watched.sorted_by("name"), 0, console, 0))
+    assert "long-long-" in shown.getvalue()
+    assert "running" in shown.getvalue()
 
 
 def test_lines_without_a_terminal_end_with_what_became_of_all(tmp_path):

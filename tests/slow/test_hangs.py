@@ -125,7 +125,7 @@ def test_a_deadlock_is_found_named_and_started_again(tmp_path):
     hang, stacks = kept(it)
     assert (0, 17, "a step") == (it.code, hang["step"], hang["during"]), it.said
     assert re.search(
-        r"no sign of life for \d+ s in a step, after step 17; it is at train.py, line \d+; stacks: ", it.said
+        r"no sign of life for [\d.]+ s in a step, after step 17; it is at train.py, line \d+; stacks: ", it.said
     )
     assert "in deadlock" in stacks
     assert AFTER_S < hang["stuck_s"] < 10 * AFTER_S

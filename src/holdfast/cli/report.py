@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from ..errors import UsageError
 from ..legible import counted, duration, size
 from ..report import page, report
 from ..report.accounting import CATEGORIES
-from ..report.curves import Curve, summarize
+from ..report.curves import Curve, soundness, summarize
 from ..report.report import RunReport
 from ..store.checkpoint_index import CheckpointIndex
+from ..store.format import created_s
 from ..store.locate import locate
 from ..supervise import status
 from . import options
@@ -28,13 +30,16 @@ from .ls import checkpoint_facts
 
 COLUMNS = ("RUN", "STATE", "STEP", "GOODPUT", "TIME", "STARTS", "DONE AGAIN", "BEST", "SIZE")
 BAR = 30  # letters of a bar for the whole time
+PRINTED = Path("-")
 MOST = 20  # interruptions and metrics that are printed
 
 
 @click.command()
 @options.runs_here
 @click.option("--html", metavar="FILE", type=Path, help="Write one page that needs no network.")
-@click.option("--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step.")
+@click.option(
+    "--csv", "table", metavar="FILE", type=Path, help="Write the metrics, a line a step; - prints."
+)
 @options.as_json
 def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> None:
     """Tell where the time of RUN went, what each interruption cost, and what would have saved it.
@@ -44,21 +49,33 @@ def command(path: str, html: Path | None, table: Path | None, as_json: bool) -> 
 
     Of a folder of runs or a sweep: one line each, to compare them. Default: this folder.
     """
-    for target in filter(None, (html, table)):
+    printed = table == PRINTED
+    if printed and (html or as_json):
+        raise UsageError("--csv - prints the metrics alone: leave out --html and --json")
+    for target in filter(None, (html, None if printed else table)):
         if not scan.is_dir(target.absolute().parent):
             raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
         if scan.is_dir(target):
             raise UsageError(f"{target} is a directory: name a file")
+        if scan.lexists(target) and (scan.is_symlink(target) or not scan.is_file(target)):
+            raise UsageError(f"{target} is no regular file: name one, or --csv - to print")
     places = status.find_runs(Path(path))
     if len(places) > 1 and (html or table):
         raise UsageError(f"--html and --csv take one run; {path} holds {len(places)}")
     found = [report.read(place) for place in places]
+    lines = _csv_lines(found[0].curves, found[0].metrics.rows())
+    if printed:
+        sys.stdout.writelines(lines)
+        return
     if html is not None:
         _write_page(found[0], html)
     if table is not None:
-        disk.replace_with(table, _csv_lines(found[0]))
+        _write(table, (line.encode("utf-8", "backslashreplace") for line in lines))
     if as_json:
         facts = [report.facts(each) for each in found]
+        if len(facts) == 1:
+            run, verified = found[0].status.run, found[0].verified
+            facts[0]["checkpoints"], facts[0]["existing"] = _checkpoints(run, verified)
         echo_json(facts[0] if len(facts) == 1 else {"runs": facts})
     elif len(found) == 1:
         _print(found[0])
@@ -76,34 +93,52 @@ def write_page_of(run: Path, target: Path) -> None:
 
 
 def _write_page(found: RunReport, target: Path) -> None:
-    disk.replace_with(target, [page.html(found, *_checkpoints(found))])
+    rows, existing = _checkpoints(found.status.run, found.verified)
+    _write(target, [page.html(found, rows, existing)])
 
 
-def _checkpoints(found: RunReport) -> tuple[list[dict[str, Any]], int]:
-    """Return the facts of those that a page shows, and how many exist."""
-    if found.status.run is None:
+def _write(target: Path, chunks: Iterable[bytes]) -> None:
+    try:
+        disk.replace_with(target, chunks)
+    except OSError as error:
+        error.filename = str(target)  # not that of a temporary file
+        raise
+
+
+def _checkpoints(
+    run: str | None, verified: Mapping[str, float]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the facts of those that a page shows, and how many exist. `verified`: when each was
+    read last.
+    """
+    if run is None:
         return [], 0
-    place = locate(found.status.run)
+    place = locate(run)
     existing = place.checkpoints()
     marked = {*CheckpointIndex(place.path).pins()}
     with suppress(OSError):
         marked.add((place.path / "checkpoints" / "best").readlink().name)
     newest = existing[-page.MOST_ROWS :]
     older = [each for each in existing[: -page.MOST_ROWS] if each.path.name in marked]
-    return checkpoint_facts(place, apart=False, checkpoints=[*older, *newest]), len(existing)
+    rows = checkpoint_facts(place, apart=False, checkpoints=[*older, *newest])
+    for row in rows:
+        at_s = 0.0 if row["damaged"] else verified.get(row["directory"], 0.0)
+        # another one of this name may have been there before
+        row["verified"] = at_s if at_s and at_s >= created_s(row["created"]) else None
+    return rows, len(existing)
 
 
-def _csv_lines(found: RunReport) -> Iterator[bytes]:
-    names = ["step", "phase", "epoch", *(curve.name for curve in found.curves)]
+def _csv_lines(curves: Sequence[Curve], rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    names = ["step", "phase", "epoch", *(curve.name for curve in curves)]
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, names)
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    for row in found.metrics.rows():
+    for row in rows:
         writer.writerow(row)
-        yield text.getvalue().encode("utf-8", "backslashreplace")
+        yield text.getvalue()
         text.seek(0)
         text.truncate()
-    yield text.getvalue().encode("utf-8", "backslashreplace")
+    yield text.getvalue()
 
 
 def _print(found: RunReport) -> None:
@@ -133,6 +168,8 @@ def _print(found: RunReport) -> None:
     sections = format_section(f"interruptions: {len(lines)}", lines[-MOST:]) if lines else []
     sections += format_section("what would have saved time", found.advice)
     sections += format_section("metrics", [_metric(each) for each in found.curves[:MOST]])
+    if sound := soundness(found.curves).replace("`", ""):
+        sections += [f"  {sound}"]
     sections += format_section("estimated", spent.estimated[:MOST])
     for line in sections:
         echo(line)

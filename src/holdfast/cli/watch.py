@@ -7,12 +7,13 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ..errors import NotFound
 from ..legible import counted, duration
 from ..report.live import LiveRun, process_facts, sparkline
 from ..supervise import status
@@ -25,7 +26,7 @@ MOST_STARTS = 12  # that are shown of one run
 LOOK_S = 2.0
 QUEUE_S = 30.0  # the scheduler is asked so often
 AGES_S = 10.0  # the ages of saves are drawn anew so often, if nothing else is
-FOLDER_S = 60.0  # so often new runs are looked for
+FOLDER_S = 10.0  # so often new runs are looked for
 LINE_S = 600.0  # without a terminal a run is told of at least so often
 SORTS = ("name", "state", "step", "left")
 AT_WORK = {"running", "queued"}
@@ -75,18 +76,20 @@ class Watched:
         self.changed: set[str] = set()
 
     def look(self) -> None:
-        """Bring all runs up to date.
+        """Bring all runs up to date; leave out those that were removed.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there was none at the first look.
         """
         now_s = time.monotonic()
-        if now_s - self._folder_s > FOLDER_S:
-            self._folder_s = now_s
+        there = {key: run for key, run in self.runs.items() if not run.is_removed}
+        if now_s - self._folder_s > FOLDER_S or len(there) < len(self.runs):
+            self._folder_s, self.runs = now_s, there
             for path in self._paths:
-                for place in status.find_runs(path):
-                    key = str(place.directory or place.run)
-                    self.runs.setdefault(key, LiveRun(place))
+                with suppress(NotFound) if self._queue_s > 0 else nullcontext():
+                    for place in status.find_runs(path):
+                        key = str(place.directory or place.run)
+                        self.runs.setdefault(key, LiveRun(place))
         if now_s - self._queue_s > QUEUE_S:
             self._queue, _ = status.read_queue()
             self._queue_s = time.monotonic()
@@ -187,6 +190,10 @@ def _print(watched: Watched, *, as_json: bool) -> None:
     told: dict[str, tuple[object, float]] = {}
     while True:
         watched.look()
+        for key in told.keys() - watched.runs.keys():
+            del told[key]
+            if not as_json:
+                echo(f"{time.strftime('%H:%M:%S')}  {key}: was removed")
         for key, run in watched.runs.items():
             now = (
                 run.status and (run.status.state, run.status.why, len(run.status.starts)),
@@ -210,6 +217,8 @@ def _print(watched: Watched, *, as_json: bool) -> None:
 
 def _last_line(watched: Watched) -> str:
     states = [run.status.state for run in watched.runs.values() if run.status]
+    if not states:
+        return "no run is left"
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return f"nothing runs or waits: {counted(len(states), 'run')}, {counts}"
 
@@ -224,8 +233,8 @@ def _show(watched: Watched) -> None:
     with _keys() as read_key, Live(console=console, screen=True, auto_refresh=False) as live:
         look_s, drawn_s = time.monotonic(), float("-inf")
         while True:
-            if watched.changed or time.monotonic() - drawn_s > AGES_S:
-                runs = watched.sorted_by(SORTS[sort])
+            runs = watched.sorted_by(SORTS[sort])
+            if runs and (watched.changed or time.monotonic() - drawn_s > AGES_S):
                 chosen = max(0, min(chosen, len(runs) - 1))
                 shown = _panel(runs[chosen]) if opened else _table(runs, chosen, console, sort)
                 live.update(shown, refresh=True)
@@ -283,6 +292,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
 def _table(runs: Sequence[LiveRun], chosen: int, console: Any, sort: int) -> Any:
     """Return the table of all runs; columns and rows that do not fit are left out."""
+    from rich.cells import cell_len
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -295,12 +305,14 @@ def _table(runs: Sequence[LiveRun], chosen: int, console: Any, sort: int) -> Any
     table = Table(box=None, padding=(0, BETWEEN, 0, 0))
     shown, left = [], console.width
     for at, name in enumerate(COLUMNS):
-        wide = max(len(name), *(len(row[at]) for row in rows))
+        wide = max(len(name), *(cell_len(row[at]) for row in rows))
+        wide = min(wide, console.width // 2) if name == "RUN" else wide  # each row has its name
         if any(row[at].strip() for row in rows) and wide + BETWEEN <= left:
             shown.append(at)
             left -= wide + BETWEEN
             right = name in {"STEP", "STEPS/S"}
-            table.add_column(name, no_wrap=True, justify="right" if right else "left")
+            justify: Any = "right" if right else "left"
+            table.add_column(name, no_wrap=True, justify=justify, max_width=wide)
     room = max(1, console.height - 4)
     first = max(0, min(chosen - room // 2, len(rows) - room))
     for at in range(first, min(first + room, len(rows))):

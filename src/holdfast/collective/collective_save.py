@@ -171,7 +171,7 @@ class CollectiveSave:
             return b""
 
         def discard(_: list[bytes]) -> bytes:
-            pruning.discard(attempt, plans[0].doomed)
+            pruning.discard(attempt, plans[0])
             owner.update_links()
             return b""
 

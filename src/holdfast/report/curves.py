@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..journal import Event
+from ..legible import counted
 from .times import Position
 
+MOST_NAMES = 3  # in a sentence
 POINTS = 1000  # of a curve that is drawn
 PHASES = ("step", "end", "exit")  # a checkpoint's step, an epoch's end, after the loop
 
@@ -22,6 +24,8 @@ class Curve(NamedTuple):
     steps: Sequence[int]
     values: Sequence[float]  # nan and inf are values
     undone: Sequence[tuple[int, Sequence[int], Sequence[float]]]  # (attempt, steps, values)
+    again: int = 0  # values of `undone` that were logged again
+    different: int = 0  # of them, by a later start
 
 
 class _Values:
@@ -49,14 +53,10 @@ class MetricsReader:
 
     def add(self, attempt: int, place: Position, event: Event, *, counts: bool) -> None:
         """Note the metrics in an event of an attempt; some were done again and do not count."""
-        attempts = self._kept if counts else self._undone
-        found = attempts.get(attempt)
-        if found is None:
-            found = attempts[attempt] = {}
+        found = (self._kept if counts else self._undone).setdefault(attempt, {})
         at = place[0] * len(PHASES) + place[1]
         for name, value in event["values"].items():
-            curve = found.get(name)
-            if curve is None:
+            if (curve := found.get(name)) is None:
                 curve = found[name] = _Values()
             curve.add(at, float(value))
         epoch = event.get("epoch")
@@ -98,12 +98,18 @@ class MetricsReader:
             if (found := self._kept[attempt].get(name)) is not None:
                 again = bisect_left(at, found.at[0])  # the later attempt logged these once more
                 at, values = at[:again] + found.at, values[:again] + found.values
-        undone = [
-            (attempt, [at // len(PHASES) for at in found.at], found.values)
-            for attempt in sorted(self._undone)
-            if (found := self._undone[attempt].get(name)) is not None
-        ]
-        return Curve(name, array("q", (each // len(PHASES) for each in at)), values, undone)
+        undone, again, different = [], 0, 0
+        for attempt in sorted(self._undone):
+            if (found := self._undone[attempt].get(name)) is not None:
+                undone.append((attempt, [each // len(PHASES) for each in found.at], found.values))
+                for place, value in zip(found.at, found.values, strict=True):
+                    index = bisect_left(at, place)
+                    if index < len(at) and at[index] == place:
+                        again += 1
+                        kept = values[index]
+                        different += kept != value and not (math.isnan(kept) and math.isnan(value))
+        steps = array("q", (each // len(PHASES) for each in at))
+        return Curve(name, steps, values, undone, again, different)
 
 
 def downsample(
@@ -142,6 +148,24 @@ def summarize(curve: Curve) -> Mapping[str, Any]:
         "points": len(curve.steps),
         "undone": sum(len(steps) for _, steps, _ in curve.undone),
     }
+
+
+def soundness(curves: Sequence[Curve]) -> str:
+    """Return whether the curves are sound, in a sentence or two; empty: there are none."""
+    broken = [curve.name for curve in curves if not all(map(math.isfinite, curve.values))]
+    values = "NaN or infinite: " + ", ".join(broken[:MOST_NAMES])
+    lines = [values if broken else "No value is NaN or infinite"] if curves else []
+    again, other = sum(curve.again for curve in curves), [c for c in curves if c.different]
+    if other:
+        names = ", ".join(curve.name for curve in other[:MOST_NAMES])
+        lines.append(
+            f"Of {counted(again, 'value')} that a later start logged again "
+            f"{sum(curve.different for curve in other):,} differ ({names}): unless these are "
+            "measured times, the run did not resume exactly, and `holdfast drill` finds the cause"
+        )
+    elif again:
+        lines.append(f"{counted(again, 'value')} that a later start logged again: all equal")
+    return " ".join(f"{each}." for each in lines)
 
 
 def _first_step(curve: Curve, value: float | None) -> int | None:

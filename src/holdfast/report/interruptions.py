@@ -76,8 +76,12 @@ def interruptions(
     return found
 
 
-def advice(account: Account, starts: Sequence[StartTimes], *, supervised: bool) -> list[str]:
-    """Return what would have saved time over all, each with its figure."""
+def advice(
+    account: Account, starts: Sequence[StartTimes], *, supervised: bool, best_s: float
+) -> list[str]:
+    """Return what would have saved time over all, each with its figure. `best_s`: so long the loop
+    waited for saves of a new best.
+    """
     seconds, wall_s = account.seconds, account.wall_s
     found = []
     many = len(starts) > 1
@@ -98,9 +102,11 @@ def advice(account: Account, starts: Sequence[StartTimes], *, supervised: bool) 
         )
     if worth("save"):
         count = sum(len(start.saves) for start in starts)
+        rare = "evaluate the metric of keep=Best(...) less often: each new best is saved"
+        auto = "every=Auto() weighs that against what an interruption costs"
         found.append(
             f"the loop waited {duration(seconds['save'])} for {count} saves: "
-            "every=Auto() weighs that against what an interruption costs"
+            f"{rare if best_s > seconds['save'] / 2 else auto}"
         )
     return found
 

@@ -57,8 +57,14 @@ class LiveRun:
         self._follower = (
             None if place.run is None else JournalFollower(place.run, tail_bytes=TAIL_BYTES)
         )
+        self._inode = _inode(place)
         self._looked: tuple[object, ...] = ()
         self._asked_s = 0.0  # when its process was looked for
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether its directory was removed; another one may have taken its place."""
+        return _inode(self.place) != self._inode
 
     @property
     def step(self) -> int | None:
@@ -214,6 +220,13 @@ def process_facts(facts: Facts) -> str:
                 busy = pynvml.nvmlDeviceGetUtilizationRates(device).gpu
                 words.append(f"GPU {index} {busy}%, {size(memory.used)} of {size(memory.total)}")
     return "; ".join(words)
+
+
+def _inode(place: RunDirectories) -> int:
+    """Return the number of its directory; 0: there is none."""
+    with suppress(FileNotFoundError):
+        return os.stat(place.directory or place.run or "").st_ino
+    return 0
 
 
 def _signature(place: RunDirectories) -> tuple[int, int] | None:

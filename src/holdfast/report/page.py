@@ -12,18 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from ..legible import duration, legible, size
+from ..inspect.starts import HANG
+from ..legible import counted, duration, legible, printable, size
+from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
 from .accounting import CATEGORIES, Span
-from .curves import Curve, downsample, summarize
-from .report import RunReport, changes, parts_of
+from .curves import Curve, downsample, soundness, summarize
+from .report import RunReport, changes, late_ranks, parts_of
 from .times import LATEST_S
 
 MOST_CURVES, MOST_UNDONE = 60, 12  # charts of a page; lines of one chart that were done again
 MOST_ATTEMPTS, MOST_ROWS = 300, 300  # of the timeline and of a table: the newest
+MOST_ADVICE = 4
+NO_RANK = "At no save did it wait for another rank"
 COLUMNS = 400  # that a bar of the timeline can show
 LONG = 12  # letters of a cell that get a wide column
 DIGITS = 5  # of the numbers in charts
@@ -32,13 +37,15 @@ DIGITS = 5  # of the numbers in charts
 def html(report: RunReport, checkpoints: Sequence[Mapping[str, Any]], existing: int) -> bytes:
     """Return the page.
 
-    `checkpoints`: the facts of those that it shows, as `holdfast ls --json` prints them: the
-    newest, the best and those that are pinned. `existing`: how many there are.
+    `checkpoints`: the facts of those that it shows, as `holdfast ls --json` prints them, and when
+    each was verified: the newest, the best and those that are pinned. `existing`: how many there
+    are.
     """
     page = ET.Element("html", lang="en")
     _head(page, f"{report.name}: {report.verdict[0]}")
     body = ET.SubElement(page, "body")
     _verdict(body, report)
+    _what_to_change(body, report)
     _timeline(body, report)
     _where_time_went(body, report)
     _interruptions(body, report)
@@ -94,6 +101,26 @@ def _verdict(body: ET.Element, report: RunReport) -> None:
         _add(box, "span", name, **{"class": "soft"})
 
 
+def _what_to_change(body: ET.Element, report: RunReport) -> None:
+    """What would have saved time, over all and at the interruptions that cost most."""
+    section = _section(body, "What to change")
+    lines = [
+        *report.advice,
+        *(
+            f"{'' if each.attempt is None else f'attempt {each.attempt}, '}{each.cause}: "
+            + each.advice
+            for each in sorted(
+                report.interruptions, key=lambda each: (each.cause != HANG, -each.lost_s)
+            )
+            if each.advice
+        ),
+    ]
+    for line in lines[:MOST_ADVICE] or ["Nothing of which Holdfast knows would have saved much"]:
+        _with_code(_add(section, "p"), f"{line[:1].upper()}{line[1:]}.")
+    if len(lines) > MOST_ADVICE:
+        _add(section, "p", f"{len(lines) - MOST_ADVICE} more stand below Interruptions.")
+
+
 def _timeline(body: ET.Element, report: RunReport) -> None:
     section, spent = _section(body, "Attempts"), report.account
     shown = report.starts[-MOST_ATTEMPTS:]
@@ -127,6 +154,10 @@ def _timeline(body: ET.Element, report: RunReport) -> None:
     axis = _add(grid, "div", **{"class": "axis"})
     for part in (0.0, 0.5, 1.0):
         _add(axis, "span", _when(began_s + part * wall_s))
+    for facts in late_ranks(report.saves)[:1]:
+        times, late = counted(facts["saves"], "save"), duration(facts["waited_s"])
+        slow = f"Rank {facts['rank']} came last to {times}; rank 0 waited {late} for it"
+        _add(section, "p", f"Times are those of rank 0. {slow if facts['rank'] else NO_RANK}.")
     legend = _add(section, "p", **{"class": "soft"})
     for name in CATEGORIES:
         if spent.seconds[name] > 0:
@@ -169,8 +200,6 @@ def _where_time_went(body: ET.Element, report: RunReport) -> None:
             share = spent.seconds[name] / spent.wall_s
             rows.append([name, duration(spent.seconds[name]), f"{share:.1%}", CATEGORIES[name][0]])
     _table(section, ("", "time", "part", "what it is"), rows, numbers=(1, 2), swatches=True)
-    for line in report.advice:
-        _with_code(_add(section, "p", "What would have saved time: "), f"{line}.")
     for line in spent.estimated:
         _add(section, "p", f"Estimated: {line}.", **{"class": "soft"})
 
@@ -211,6 +240,7 @@ def _curves(body: ET.Element, report: RunReport, curves: Sequence[Curve]) -> Non
     if not curves:
         _add(section, "p", "The run has logged none.")
         return
+    _with_code(_add(section, "p"), soundness(report.curves))
     controls = _add(section, "div", **{"class": "controls"})
     label = _add(controls, "label")
     _text(_add(label, "input", type="checkbox", id="log"), "", tail=" log axis")
@@ -276,17 +306,24 @@ def _checkpoints(
         f"{existing:,} exist.",
     )
     if report.status.run is not None and checkpoints:
-        best = next((facts["name"] for facts in checkpoints if facts.get("best")), "")
-        place = f"{report.status.run}/checkpoints{f'/{best}' if best else ''}"
-        _add(_add(section, "p", "The best: " if best else "They lie in "), "code", place)
+        best = next((facts for facts in checkpoints if facts.get("best")), None)
+        place = Path(report.status.run, "checkpoints").absolute()
+        words = "They lie in "
+        if best is not None and report.best is not None:
+            metric = report.best.metric
+            value = unpack_metrics(best["metrics"]).get(metric, math.nan)
+            words = f"The best, {metric} {value:.5g} at step {best['step']:,}: "
+            place /= best["name"]
+        _add(_add(section, "p", words), "code", str(place))
     rows = []
     for facts in checkpoints:
         if facts.get("damaged"):
-            rows.append([facts["name"], "", "", f"damaged: {facts['damaged']}", *[""] * 7])
+            rows.append([facts["name"], "", "", f"damaged: {facts['damaged']}", *[""] * 8])
             continue
         save = saves.get(facts["name"])
         marks = [mark for mark in ("pinned", "best", "latest") if facts.get(mark)]
-        metrics = ", ".join(f"{name} {value:.5g}" for name, value in facts["metrics"].items())
+        values = unpack_metrics(facts["metrics"])
+        metrics = ", ".join(f"{name} {value:.5g}" for name, value in values.items())
         rows.append(
             [
                 facts["name"],
@@ -299,6 +336,7 @@ def _checkpoints(
                 "" if save is None else duration(save.save_s),
                 "" if save is None else duration(save.stall_s),
                 "" if save is None else save.attempt,
+                _when(facts["verified"])[:19] if facts.get("verified") else "",
                 ", ".join(
                     copy.place for copy in report.mirrors if facts["name"] in copy.checkpoints
                 ),
@@ -316,9 +354,12 @@ def _checkpoints(
             "took",
             "loop waited",
             "attempt",
+            "verified (UTC)",
             "copies at",
         )
         _table(section, head, rows, numbers=(1, 5, 6, 7, 8, 9))
+        told = "Verified: it was read again after its save, by a start or before older ones were "
+        _add(section, "p", f"{told}deleted, and every digest was right.", **{"class": "soft"})
 
 
 def _environment(body: ET.Element, report: RunReport) -> None:
@@ -414,8 +455,8 @@ def _with_code(parent: ET.Element, text: str) -> None:
 
 
 def _clean(text: str) -> str:
-    """Return text without characters that no page may hold."""
-    return "".join(c if c >= " " or c in "\n\t" else " " for c in legible(text))
+    """Return text without characters that no page may hold, or that turn the rest of a line."""
+    return printable(legible(text), kept="\n\t")
 
 
 def _shown(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ ALIVE = {"running"}
 ENVIRONMENT = ("command", "git", "python", "libraries", "host", "hyperparameters", "dataset")
 FIRST_LINES = 30  # of an attempt, in which it journals what it runs in
 MOST_TOLD = 200  # warnings that are kept
+MOST_CAUSES = 6  # in a sentence
 
 
 class Save(NamedTuple):
@@ -41,6 +43,8 @@ class Save(NamedTuple):
     stall_s: float  # the loop waited
     save_s: float  # until it was durable
     reason: str
+    late_rank: int | None  # which rank came last; None: there is one, or the run is an older one
+    late_s: float  # rank 0 waited for it
 
 
 class BestValue(NamedTuple):
@@ -69,6 +73,8 @@ class RunReport(NamedTuple):
     curves: list[Curve]
     best: BestValue | None
     mirrors: list[MirrorFacts]
+    # when each checkpoint was read last, all its digests right, in Unix seconds
+    verified: Mapping[str, float]
 
     @property
     def verdict(self) -> tuple[str, str]:
@@ -77,8 +83,13 @@ class RunReport(NamedTuple):
         step = "" if self.status.step is None else f" at step {self.status.step:,}"
         lost = self.account.seconds["redone"]
         again = f"; {duration(lost)} of training done again" if lost >= 1 else ""
+        causes = Counter(each.cause for each in self.interruptions).most_common()
+        told = [f"{count} {cause}" for cause, count in causes[:MOST_CAUSES]]
+        if rest := sum(count for _, count in causes[MOST_CAUSES:]):
+            told.append(f"{rest} of other causes")
+        why_ended = ", ".join(told)
         times = counted(len(self.interruptions), "interruption")
-        story = f"{times}{again}"
+        story = f"{times}{f' ({why_ended})' if causes else ''}{again}"
         if state == "done":
             return "done", f"It finished{step}: {story}."
         if state in {"running", "queued"}:
@@ -96,13 +107,15 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
     logs = journal.logs(place.run) if place.run is not None else []
     place = _with_supervisor(place, logs)
     found, events = status.run_status(place, queued, logs), status.read_events(place)
-    alive = found.state in ALIVE
+    # an attempt of which nothing can be read is none of the starts
+    alive = found.state in ALIVE and (not logs or any(True for _ in logs[-1].events))
     begun = [log.attempt for log in logs if log.restored is not None]
     causes = dict(zip(begun or range(1, len(found.starts) + 1), found.starts, strict=False))
     collector = _Collector()
     starts = start_times(logs, events, over=not alive, seen=collector)
     spent = account(starts, (time.time() if now_s is None else now_s) if alive else None)
     curves = collector.metrics.curves()
+    best_s = sum(save.stall_s for save in collector.saves if save.reason == "new best")
     return RunReport(
         found.name,
         found,
@@ -110,7 +123,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         starts,
         causes,
         interruptions(spent, starts, causes, alive=alive),
-        advice(spent, starts, supervised=place.directory is not None),
+        advice(spent, starts, supervised=place.directory is not None, best_s=best_s),
         sorted(collector.saves, key=lambda save: save.at_s),
         sorted(collector.environments, key=lambda each: each[0]),
         sorted(collector.warnings)[-MOST_TOLD:],
@@ -118,6 +131,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         curves,
         _best(place.run, curves),
         mirrors_of_run(logs),
+        collector.verified,
     )
 
 
@@ -145,7 +159,10 @@ def facts(report: RunReport) -> dict[str, Any]:
             "waited_s": sum(save.stall_s for save in report.saves),
             "bytes": sum(save.size_bytes for save in report.saves),
         },
+        "late_ranks": late_ranks(report.saves),
         "best": None if report.best is None else report.best._asdict(),
+        "again": sum(curve.again for curve in report.curves),
+        "different": {c.name: c.different for c in report.curves if c.different},
         "metrics": {curve.name: summarize(curve) for curve in report.curves},
         "changes": changes(report.environments),
         "warnings": [
@@ -193,15 +210,21 @@ class _Collector:
         self.saves: list[Save] = []
         self.environments: list[tuple[int, dict[str, Any]]] = []
         self.warnings: list[tuple[int, float, str]] = []
+        self.verified: dict[str, float] = {}
 
-    def __call__(self, log: Log, ceiling: Position | None, place: Position, event: Event) -> None:
+    def __call__(self, log: Log, counts: bool, place: Position, event: Event) -> None:
         kind = event["event"]
         if kind == "metrics":  # most lines are
-            self.metrics.add(log.attempt, place, event, counts=not ceiling or place <= ceiling)
+            self.metrics.add(log.attempt, place, event, counts=counts)
             return
         match kind:
             case "saved":
                 self.saves.append(_save(log.attempt, place[0], event))
+            case "restored" | "pruned":
+                named = event.get("read_back") or [event.get("checkpoint")]
+                for name in named if isinstance(named, list) else ():
+                    before = self.verified.get(str(name), 0.0)
+                    self.verified[str(name)] = max(before, float(event["time"]))
             case "environment":
                 kept = {name: event[name] for name in ENVIRONMENT if event.get(name) is not None}
                 self.environments.append((log.attempt, kept))
@@ -228,7 +251,24 @@ def _save(attempt: int, step: int, event: Event) -> Save:
         float(event.get("stall_s", 0.0)),
         float(event.get("save_s", 0.0)),
         str(event.get("reason", "")),
+        event.get("late_rank"),
+        float(event.get("late_s", 0.0)),
     )
+
+
+def late_ranks(saves: Sequence[Save]) -> list[dict[str, Any]]:
+    """Return each rank that came last to a save: how often, and how long rank 0 waited for it. The
+    one that took most time comes first. Rank 0 is the last when it waits for no other.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for save in saves:
+        if save.late_rank is not None:
+            facts = found.setdefault(
+                save.late_rank, {"rank": save.late_rank, "saves": 0, "waited_s": 0.0}
+            )
+            facts["saves"] += 1
+            facts["waited_s"] += save.late_s
+    return sorted(found.values(), key=lambda facts: -facts["waited_s"])
 
 
 def _attempt_facts(report: RunReport, start: StartTimes) -> dict[str, Any]:

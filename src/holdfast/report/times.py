@@ -16,12 +16,13 @@ from .. import journal
 from ..journal import AFTERWARDS, CLOSING, Event, Log
 
 Position = tuple[int, int]
-Seen = Callable[[Log, "Position | None", Position, Event], None]
+Seen = Callable[[Log, bool, Position, Event], None]
 DAY_S = 86400.0
 LATEST_S = 1e11  # the year 5138
 JITTER_S = 60.0  # lines may be written so much later than the event that they tell of
 _START: Position = (0, 0)
 LAST_LINE = "the end is not recorded: the last line of the journal stands for it"
+UNREAD = "the journal of an attempt beside it holds nothing that can be read"
 WENT_BACK, JUMPED = "the clock went back", "the clock jumped"
 BEHIND = "the clock of the machine was behind that of the start before"
 # a run shows its journal so often, or after so small a part of its time: `run/report.py`
@@ -87,6 +88,7 @@ class _Clock:
         self.first_s, self.now, self.went_back_s, self._leap_s = first_s, 0.0, 0.0, leap_s
 
     def __call__(self, time_s: float) -> float:
+        time_s = min(max(time_s, 0.0), LATEST_S)
         shown = time_s - self.first_s + self.went_back_s
         if shown < self.now - JITTER_S:
             self.went_back_s += self.now - shown
@@ -136,20 +138,24 @@ def start_times(
         logs: of all attempts of the run, oldest first; none for a program without a run.
         supervisor: the events of the supervisor's journal; none without a supervisor.
         over: no process of the run is alive, so that what its last start did not save is lost.
-        seen: is called with each event of each attempt, newest attempt first: the attempt, the
-            position behind which its work was done again, the event's position, and the event.
+        seen: is called with each event of each attempt, newest attempt first: the attempt, whether
+            no later start went on from before it, the event's position, and the event.
     """
     supervised = supervised_starts(supervisor)
     lone = dict(enumerate(supervised))  # those of no attempt
     read: list[tuple[int | None, StartTimes]] = []
     ceiling: Position | None = None
+    unread = 0
     for log in reversed(logs):
         at = _index_of_start(log, lone)
         if log is logs[-1] and over:
             ceiling = _newest_saved(log)
         ours = None if at is None else lone.pop(at)
         times, restored = _read(log, ceiling, ours, seen)
-        read.append((at, times))
+        if times.began_s:
+            read.append((at, times))
+        else:  # nothing tells when it was
+            unread += 1
         if restored is not None:
             ceiling = restored if ceiling is None else min(ceiling, restored)
     found: list[StartTimes] = []
@@ -162,6 +168,8 @@ def start_times(
         ]
         found += [*(_without_run(lone.pop(each)) for each in before), times]
     found += map(_without_run, lone.values())
+    if unread and found:
+        found[-1].estimated.append(UNREAD)
     _put_in_order(found)
     return _without_idle_ends(found)
 
@@ -219,8 +227,9 @@ def _read(
     kept, last_save, closed = 0.0, None, False
     stepped: tuple[int, float] | None = None  # the newest line of a step, and when it was written
     for event in itertools.chain([first], events):
-        now, kind, place = clock(_time_s(event)), event["event"], journal.position(event)
-        seen(log, ceiling, place, event)
+        now, kind, place = clock(event["time"]), event["event"], journal.position(event)
+        counts = ceiling is None or place <= ceiling
+        seen(log, counts, place, event)
         if kind in PROGRESS:
             if restored is None:
                 continue
@@ -231,7 +240,7 @@ def _read(
             times.moved = now
             if place > times.last:  # noqa: PLR1730
                 times.last = place
-            if ceiling is None or place <= ceiling:
+            if counts:
                 kept = now
             if kind == "first_step":
                 times.first_step = now
@@ -248,7 +257,7 @@ def _read(
             times.saves.append((began, waited))
             if str(event.get("reason")) not in REGULAR:
                 last_save = began
-            if ceiling is not None and place <= ceiling:
+            if counts:
                 kept = max(kept, began + waited)
         elif kind in AFTERWARDS:
             times.asked_again = now if kind in {"requeued", "submitted"} else times.asked_again

@@ -15,6 +15,7 @@ from ..children import steps
 from ..errors import DiskError, NotFinite, StoreError, Superseded
 from ..journal import Log
 from ..legible import counted, duration
+from ..provenance import redact
 from ..store.attempt import Attempt
 from ..store.format import CheckpointName
 from ..terminal import say, warn
@@ -145,7 +146,7 @@ class AttemptEnd:
                 step=position.step,
                 kind=type(error).__name__,
                 place=_raising_line(error),
-                error=root_cause(session.ranks, error, failures.describe(error)),
+                error=redact([root_cause(session.ranks, error, failures.describe(error))])[0],
                 script=failures.program_version(),
                 checkpoint=checkpoint.path.name if checkpoint else None,
                 counts=session.progress.steps_here == 0

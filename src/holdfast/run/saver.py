@@ -7,7 +7,7 @@ background if allowed; `collect_outcome` takes it at a later safe point.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -317,6 +317,7 @@ class Saver(msgspec.Struct):
         with store.ranks.together("a save", known=(SaveAbandoned,)):
             # metrics before their checkpoint: no step may miss its line
             self._reporter.attempt.flush(sync=True)
+        late_rank, late_s = store.ranks.late
         require_same_step(store.ranks, flight.name, flight.facts.epoch)
         store.protect(flight.refuge)
         checkpoint = store.commit(
@@ -332,7 +333,8 @@ class Saver(msgspec.Struct):
         save_s = self.durable_s - flight.began_s
         self.save_s = max(self.save_s, save_s)
         if self._ranks.leads:
-            self._journal_save(flight, checkpoint, save_s)
+            facts = {} if self._ranks.alone else {"late_rank": late_rank, "late_s": late_s}
+            self._journal_save(flight, checkpoint, {"save_s": save_s} | facts)
         found = store.not_finite
         if found and not self._not_finite and self._ranks.leads and not self._options.stop_on_nan:
             unsound.report_saved(store, self._reporter.warn, str(flight.name), found)
@@ -341,7 +343,9 @@ class Saver(msgspec.Struct):
             self.readback.start_reading(over)
         return found
 
-    def _journal_save(self, flight: PendingSave, checkpoint: Checkpoint, save_s: float) -> None:
+    def _journal_save(
+        self, flight: PendingSave, checkpoint: Checkpoint, times: Mapping[str, float]
+    ) -> None:
         """Journal a committed save."""
         attempt, snapshot, size_bytes = self._reporter.attempt, flight.snapshot, 0
         if flight.reason == "asked":
@@ -349,13 +353,13 @@ class Saver(msgspec.Struct):
         # a later attempt may have pruned it already
         with suppress(DiskError, NotFound), attempt.translate_errors("save"):
             size_bytes = checkpoint.size_bytes
-        stall_s = save_s if snapshot is None else snapshot.copied_s - flight.began_s
+        stall_s = times["save_s"] if snapshot is None else snapshot.copied_s - flight.began_s
         attempt.record(
             "saved",
             **flight.name._asdict(),
             checkpoint=str(flight.name),
             stall_s=round(stall_s, 6),
-            save_s=round(save_s, 6),
+            **{name: round(value, 6) for name, value in times.items()},
             size_bytes=size_bytes,
             reason=flight.reason,
         )

@@ -349,7 +349,7 @@ class CheckpointWriter:
             still_wanted()
             pruning.read_back(attempt, plan.needed, self.sharing, still_wanted, plan.doomed)
             pruning.read_back_finite(attempt, plan.finite, self.sharing, still_wanted)
-            removed = pruning.discard(attempt, plan.doomed)
+            removed = pruning.discard(attempt, plan)
             self.update_links()
             return removed
 

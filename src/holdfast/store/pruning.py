@@ -133,10 +133,17 @@ def _read_groups(files: Mapping[str, FileEntry], read: Collection[str]) -> list[
     return parts
 
 
-def discard(attempt: Attempt, doomed: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Delete them and record it in the journal. Return those that existed."""
-    removed = [checkpoint for checkpoint in doomed if _discard_one(attempt, checkpoint)]
-    attempt.record("pruned", names=[checkpoint.path.name for checkpoint in removed])
+def discard(attempt: Attempt, plan: PruningPlan) -> list[Checkpoint]:
+    """Delete what is doomed, and record it in the journal, with what was read back before. Return
+    those that existed.
+    """
+    removed = [checkpoint for checkpoint in plan.doomed if _discard_one(attempt, checkpoint)]
+    sound = [*plan.needed, *([plan.finite] if plan.finite else [])]
+    attempt.record(
+        "pruned",
+        names=[checkpoint.path.name for checkpoint in removed],
+        read_back=[checkpoint.path.name for checkpoint in sound],
+    )
     attempts.retry_removals(attempt)
     return removed
 

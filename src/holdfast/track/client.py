@@ -20,6 +20,7 @@ from ..terminal import say
 from .options import TrackerOptions
 
 DRAIN_S = 60.0  # how long the end of a run waits for its trackers
+QUIET_S = 60.0  # a worker that was not heard for so long hangs, perhaps in its tracker's library
 TOLD_S = 1.0  # a wait that takes longer is announced
 RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before a worker is started again; then the last one
 
@@ -100,7 +101,7 @@ class _Link:
         }
         self.over = False  # nothing is left to do
         self._process: WorkerProcess | None = None
-        self._failures, self._next_s = 0, 0.0
+        self._failures, self._next_s, self._heard_s = 0, 0.0, 0.0
         self._down = self._leaving = False
 
     def look(self) -> None:
@@ -113,6 +114,10 @@ class _Link:
                 self._note_failure(f"its process cannot be started: {error.strerror}")
             return
         events = self._process.read(0)
+        if events:
+            self._heard_s = time.monotonic()
+        elif events is not None and time.monotonic() - self._heard_s > QUIET_S:
+            self._note_down(f"nothing was heard from it for {QUIET_S:.0f} s")
         for event in events or ():
             self.over = self.over or event.what == "drained"
             if event.what == "told":
@@ -141,6 +146,7 @@ class _Link:
             self._process = None
 
     def _start(self) -> None:
+        self._heard_s = time.monotonic()
         self._process = WorkerProcess([sys.executable], "holdfast.track", "its")
         self._process.write(WorkerOrder("open", args=self._opening), whole=True)
         if self._leaving:
@@ -150,6 +156,10 @@ class _Link:
         pause_s = RETRY_S[0] if self._leaving else RETRY_S[min(self._failures, len(RETRY_S) - 1)]
         self._failures += 1
         self._next_s = time.monotonic() + pause_s
+        self._note_down(f"{why}; it is tried again")
+
+    def _note_down(self, why: str) -> None:
+        """Tell once that the tracker falls behind."""
         if not self._down:
             self._down = True
-            self.warn(f"{self._root}: {self.name} is not kept up: {why}; it is tried again")
+            self.warn(f"{self._root}: {self.name} is not kept up: {why}")

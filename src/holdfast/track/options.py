@@ -111,6 +111,7 @@ def _checked(tracker: object) -> TrackerOptions:
         raise UsageError(f"track: {kind}: {error}") from None
     if find_spec(tracker.package) is None:
         raise UsageError(
-            f"track: {kind} needs a package that is not installed: pip install {tracker.package}"
+            f"track: {kind} needs a package that is not installed: "
+            f'pip install "holdfast[{tracker.package}]"'
         )
     return tracker

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from .. import journal
+from ..threads import nothing
 from . import cursor as cursors
 from .cursor import Cursor
 from .ledger import Ledger, Row, came_again, differs, rows_of
@@ -60,6 +61,7 @@ class Sender:
     ) -> None:
         self._tracker, self._root, self._attempt = tracker, root, attempt
         self._path, self._title, self._tell = path, title, tell
+        self.note_batch: Callable[[], object] = nothing  # is called when the tracker has a batch
         self._follower = journal.JournalFollower(root)
         self._waiting: list[journal.Event] = []  # read before it is known where the attempt resumes
         self._ledger: Ledger | None = None
@@ -131,6 +133,7 @@ class Sender:
             part = batch[first : first + BATCH_ROWS]
             self._tracker.send(part)
             self._note(max(part[-1].step, self.cursor.step))
+            self.note_batch()
 
     def _begin_another(self, step: int) -> None:
         """Begin another run at the tracker, for this step and those behind it."""

@@ -26,6 +26,7 @@ from .sender import Sender, Tracker
 
 FOLDER = "trackers"  # in the run's directory
 LOOK_S = 1.0  # between two looks at the journal, and at the parent
+BEAT_S = 10.0  # so often the run hears that this process does not hang
 LONGEST_TEXT = 500
 _FAILED = 1  # exit status
 
@@ -36,6 +37,7 @@ class TrackWorker:
     def __init__(self, source: IO[bytes], out: IO[bytes]) -> None:
         self._source, self._out = source, out
         self._parent, self._leaving = os.getppid(), threading.Event()
+        self._beat_s, self._is_up = float("-inf"), False
 
     def serve(self) -> NoReturn:
         """Keep the tracker up to date until the run has ended. Errors leave this method."""
@@ -52,15 +54,17 @@ class TrackWorker:
         disk.make_dirs(place)
         path = place / f"{file_name(options)}.json"
         while disk.lock(path.with_suffix(".lock")) is None:  # an earlier attempt's worker
+            self._beat()
             time.sleep(0.2)
         tracker = _reach(options, place, args["params"])
         sender = Sender(tracker, root, args["attempt"], path, args["title"], self._tell)
-        is_up = False
+        sender.note_batch = self._beat
         while not sender.superseded:
             leaving = self._leaving.is_set()  # before the look, which then sees the last line
             sent = sender.send_durable()
-            if (sent or sender.begun) and not is_up:
-                is_up = self._send_event("up")
+            if sender.begun and not self._is_up:
+                self._is_up, self._beat_s = True, float("-inf")
+            self._beat()
             if leaving and not sent:
                 tracker.end(finished=sender.finished)
                 self._send_event("drained")
@@ -82,11 +86,16 @@ class TrackWorker:
     def _tell(self, line: str) -> None:
         self._send_event("told", line)
 
-    def _send_event(self, what: str, text: str = "") -> bool:
+    def _beat(self) -> None:
+        """Let the run hear, now and then, that this process works, and whether it is up."""
+        if time.monotonic() - self._beat_s > BEAT_S:
+            self._beat_s = time.monotonic()
+            self._send_event("up" if self._is_up else "begins")
+
+    def _send_event(self, what: str, text: str = "") -> None:
         with suppress(OSError):  # the run is gone: the threads see it
             self._out.write(encode_line(Event(what, 0, text=text)))
             self._out.flush()
-        return True
 
 
 def _reach(options: TrackerOptions, folder: Path, params: dict[str, Any]) -> Tracker:
