@@ -1,6 +1,7 @@
 """Sources: each format is read as a plain reader reads it, at any place, by any number of workers and ranks."""
 
 import csv
+import errno
 import gc
 import gzip
 import io
@@ -143,6 +144,24 @@ def test_a_damaged_line_is_named_with_its_file_and_byte(tmp_path):
         path.write_bytes(data)
         with asked_of(data), pytest.raises(DamagedSample, match=f"{path}: {word}"):
             [*make(path)]
+
+
+def test_a_place_that_the_disk_cannot_read_is_a_damaged_sample(tmp_path, monkeypatch):
+    """With file and byte, and what the disk said; the others are read."""
+    path = tmp_path / "lines"
+    path.write_bytes(b"one\ntwo\n")
+    source, real = Lines(path), os.pread
+
+    def fails(descriptor, size, offset):
+        if offset + size > 4:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", fails)
+    assert ["one"] == source.read([0])
+    with pytest.raises(DamagedSample, match=f"{path}: byte 4: Input/output error"):
+        source.read([1])
+    assert [["one"]] == [*Stream(Skipping(source), 2, shuffle=False)]
 
 
 def test_samples_that_lie_together_are_read_with_one_call(tmp_path, monkeypatch):

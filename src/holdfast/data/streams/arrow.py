@@ -68,6 +68,7 @@ class _Rows(Source):
         try:
             return self._opened(number).read(part)
         except (OSError, pa.ArrowException) as error:
+            require_unchanged(self._files[number])
             raise DamagedSample(f"{self._files[number].path}: part {part}: {error}") from error
 
     def _open_file(self, file: DataFile) -> _Table:

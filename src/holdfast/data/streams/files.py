@@ -53,7 +53,8 @@ class Files:
         """Return these parts of a file; those that lie close together are read with one call.
 
         Raises:
-            DamagedSample: the file ends before one of them, or the disk fails.
+            DamagedSample: the disk fails.
+            UsageError: the file has changed.
         """
         found = [b""] * len(begins)
         order = np.argsort(begins, kind="stable")
@@ -76,12 +77,18 @@ class Files:
             except OSError as error:
                 raise self.damaged(number, at, error.strerror or "it cannot be read") from error
             if not piece:
-                raise self.damaged(number, at, "the file ends here; it was cut off")
+                raise self.damaged(number, at, "the file ends here")
             pieces.append(piece)
             at += len(piece)
         return b"".join(pieces)
 
     def damaged(self, number: int, offset: int, why: object) -> DamagedSample:
+        """Return the error for a place in a file.
+
+        Raises:
+            UsageError: the file has changed, which is no damage of one sample.
+        """
+        require_unchanged(self.all[number])
         return DamagedSample(f"{self.all[number].path}: byte {offset}: {why}")
 
     def _open_unchanged(self, number: int) -> _Open:
