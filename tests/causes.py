@@ -4,10 +4,11 @@ told.
 The scripts stand in drill_scripts/; `right.py` has those that leave out nothing. A zygote runs them.
 """
 
+import fcntl
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ TORCH = (  # what a script with torch imports sooner or later
     *("torch", "torch._dynamo", "torch.optim.swa_utils", "torch.utils.data", "holdfast.torch.live"),
     *("holdfast.torch.program", "holdfast.torch.loader", "holdfast.torch.rng", "holdfast.torch.leaves"),
 )
+ALONE = "FRAMEWORKS" in os.environ
+_ZYGOTES: list[subprocess.Popen[bytes]] = []  # else they outlive this process on purpose
 OPTIONS = DrillOptions(kills=4, signals=("KILL", "TERM"), seed=1, damage=False)
 
 
@@ -88,27 +91,35 @@ def quiet(line):
     del line
 
 
-@contextmanager
-def zygote(place, *modules):
-    """Run scripts through one process that has imported `modules`; yields what stands for `python`."""
-    socket = str(place / "zygote")
-    server = subprocess.Popen(
-        [sys.executable, str(TESTS / "zygote.py"), socket, *modules], stdout=subprocess.PIPE, text=True, cwd=place
-    )
-    try:
-        assert server.stdout.readline() == "ready\n"
-        yield [sys.executable, "-S", str(TESTS / "zygote_client.py"), socket]
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope=lambda **_: "module" if ALONE else "session")
 def zygotes(tmp_path_factory):
-    """What stands for a `python` that has imported these modules."""
-    with ExitStack() as stack:
-        yield cache(lambda *modules: stack.enter_context(zygote(tmp_path_factory.mktemp("zygote"), *modules)))
+    """What stands for a `python` that has imported these modules: one for all workers, until the session ends. Those of
+    frameworks, which take much memory, end with the file that asked for them.
+    """
+    session, base = os.getpid(), tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session, base = os.getppid(), base.parent
+    base = tmp_path_factory.mktemp("zygotes") if ALONE else base
+
+    @cache
+    def python(*modules):
+        place = base / f"zygote-{zlib.crc32(repr(modules).encode())}"
+        place.mkdir(exist_ok=True)
+        socket = place / "zygote"
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not socket.exists():
+                words = [sys.executable, TESTS / "zygote.py", socket, str(session), *modules]
+                # Threads of operators sleep when they wait: the cores are shared.
+                patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
+                _ZYGOTES.append(subprocess.Popen(words, stdout=subprocess.PIPE, cwd=place, env=patient))
+                assert _ZYGOTES[-1].stdout.readline() == b"ready\n"
+        return [sys.executable, "-S", str(TESTS / "zygote_client.py"), str(socket)]
+
+    yield python
+    while ALONE and _ZYGOTES:
+        with _ZYGOTES.pop() as zygote:
+            zygote.kill()
 
 
 def planted(python, script, place, *, fix=False, options=OPTIONS):

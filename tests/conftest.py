@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from causes import zygotes  # noqa: F401
+from exactness import lab  # noqa: F401
 from metadata import service  # noqa: F401
 from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
 from workers import pytest_configure  # noqa: F401

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import time
 from pathlib import Path
 
 RUNNING = {
@@ -85,13 +84,3 @@ class Fakes:
     def calls(self) -> list[str]:
         """Every call so far."""
         return self._log.read_text().splitlines() if self._log.exists() else []
-
-
-def until(condition, limit_s=10.0):
-    """What `condition` gives, as soon as that is something."""
-    end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"not within {limit_s} s: {condition}")

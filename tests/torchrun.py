@@ -21,12 +21,11 @@ class Ended(NamedTuple):
     err: str
 
 
-def torchrun(world, script, *words, restarts=0, **environment):
-    """Returns when all of it is over, which is the test that nobody hangs."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-    again = [f"--max-restarts={restarts}"]
+def launch(python, script, *words, restarts=0, **environment):
+    """Torchrun with two ranks, each of which is `python` (a zygote's saves most of its start) with the script."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # docs/torchrun.md
-    return ended(begin([*launcher, *again, str(SCRIPTS / script), *map(str, words)], **environment))
+    return begin([*launcher, f"--max-restarts={restarts}", *python, str(SCRIPTS / script), *words], **environment)
 
 
 def begin(words, within=(), **environment):

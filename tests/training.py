@@ -1,7 +1,6 @@
 """A training script that kills itself where it is told to, and forgets what it is told to forget.
 
     python training.py '{"path": "runs/x", "loader": "plain", "kill": {"at": "body", "step": 5}}'
-    python training.py --zygote     imports torch once, and forks one attempt for each line of JSON on stdin
 
 Everything that a resume has to bring back is in it: dropout, batch norm, a tied weight, AdamW, a cosine schedule per
 step and a plateau one per epoch, an averaged model, a gradient scaler, augmentation in `__getitem__`, mixup out of
@@ -10,7 +9,6 @@ three random generators, an evaluation that draws from them, counters.
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import gc
 import json
@@ -18,7 +16,6 @@ import os
 import random
 import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -319,49 +316,9 @@ def by_epochs(training, run):
         run.save()
 
 
-def serve():
-    """Fork an attempt for each line of stdin, answer how it ended."""
-    gc.freeze()  # a child's collector need not touch, and thereby copy, what it shares with its parent
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            attempt(json.loads(line))
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 HANGS_S = 300  # an attempt that takes so long never ends; the log shows where it stands
 
-
-def attempt(asked):
-    """Train, and end as the interpreter would, but for the half second in which it frees what torch has imported."""
-    log = os.open(asked.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    null = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    faulthandler.dump_traceback_later(HANGS_S, exit=True)
-    code: Any = 0
-    try:
-        train(asked)
-    except SystemExit as stop:
-        code = stop.code
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    atexit._run_exitfuncs()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "--zygote":
-        import torch._dynamo  # every optimizer imports it, for a second
-
-        import holdfast.torch.live
-        import holdfast.torch.loader
-        import holdfast.torch.program
-        import holdfast.torch.rng
-
-        serve()
-    else:
-        train(json.loads(sys.argv[1]))
+    gc.freeze()  # the collector need not touch, and thereby copy, what this process shares with a zygote
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
+    train(json.loads(sys.argv[1]))

@@ -1,6 +1,6 @@
 """Zygote: imports modules once, and forks a process for each script that a client asks for.
 
-    python zygote.py SOCKET MODULE...           serves, until it is terminated
+    python zygote.py SOCKET PID MODULE...       serves, until it is terminated or that process has ended
     python zygote_client.py SOCKET SCRIPT ...   stands for `python SCRIPT ...`: its output, signals and exit status
 
 A client that is killed takes its script along: the zygote kills it before it takes the next request.
@@ -8,7 +8,6 @@ A client that is killed takes its script along: the zygote kills it before it ta
 
 import atexit
 import contextlib
-import ctypes
 import json
 import os
 import random
@@ -23,13 +22,12 @@ from importlib import import_module
 
 from holdfast import drill  # noqa: F401  what a script may need is imported already
 from holdfast.run import opened
-from workers import PR_SET_PDEATHSIG
 
 __name__ = "runpy"  # these frames are no part of the script
 
 
-def serve(path):
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a test that is killed leaves no zygote
+def serve(path, session):
+    ends = os.pidfd_open(session)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -37,10 +35,13 @@ def serve(path):
     listening.listen()
     waiting = selectors.DefaultSelector()
     waiting.register(listening, selectors.EVENT_READ)
+    waiting.register(ends, selectors.EVENT_READ)
     children = {}  # a client's connection -> (pid, pidfd)
     print("ready", flush=True)
     while True:
         ready = {key.fileobj: key.data for key, _ in waiting.select()}
+        if ends in ready:
+            return
         for connection in [each for each in ready if each in children]:
             _attend(connection, children, waiting)
         for pidfd, connection in [(each, data) for each, data in ready.items() if isinstance(each, int)]:
@@ -123,6 +124,6 @@ def _run(asked):
 
 
 if sys.argv[0].endswith("zygote.py"):
-    for each in sys.argv[2:]:
+    for each in sys.argv[3:]:
         import_module(each)
-    serve(sys.argv[1])
+    serve(sys.argv[1], int(sys.argv[2]))

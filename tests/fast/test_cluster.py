@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fakes import Fakes, record, until
+from fakes import Fakes, record
 from holdfast.cluster import job_leader, requeue, slurm, watch
 from holdfast.cluster.ask import Absent, CommandResult, RunningCommand, SchedulerSilent, run_command
 from holdfast.cluster.cause import StopNotice, find_cause
@@ -21,6 +21,7 @@ from holdfast.cluster.slurm import JobStatus
 from holdfast.errors import ClusterError, NoSpace, Superseded
 from holdfast.job import Job, job
 from holdfast.supervise import limits
+from supervised import until
 
 HERE = Job("slurm", "120", 0)
 NOW = 5000.0

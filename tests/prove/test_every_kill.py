@@ -14,8 +14,6 @@ from exactness import (
     STEP_KILLS,
     STEP_STOPS,
     STOPS,
-    Lab,
-    a_zygote,
     body,
     check,
     differences,
@@ -24,17 +22,6 @@ from exactness import (
 )
 
 KILL = "A kill in a training, at a step, an evaluation or a save"
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    with a_zygote() as zygote:
-        yield zygote
-
-
-@pytest.fixture
-def lab(zygote, tmp_path):
-    return Lab(zygote, tmp_path)
 
 
 # Three epochs of six steps; saves at 4, 6-end, 8, 12, 12-end, 16 and 18-end.

@@ -114,14 +114,14 @@ def loses_power(story: str, each: int, seed: int, stride: int = 1, without: str 
 
 # What syncs in the story of a store, in the words of the code; without each of them something is lost.
 NEEDED = (
-    "_enter: disk.sync_dir(attempt.room.parent)",
-    "_enter: disk.sync_dir(draft)",
-    "_enter: disk.write(draft / attempt.journal.name",
-    "_run_id: disk.sync_dir(root)",
-    "_run_id: disk.write(draft",
+    "_create_attempt_dir: disk.sync_dir(attempt.room.parent)",
+    "_create_attempt_dir: disk.sync_dir(draft)",
+    "_create_attempt_dir: disk.write(draft / attempt.journal.name",
+    "_read_or_create_run_id: disk.sync_dir(root)",
+    "_read_or_create_run_id: disk.write(",
     "claim: disk.make_dirs(part)",
     "discard: disk.sync_dir(path.parent)",
-    "finish: disk.write(partial / MANIFEST",
+    "commit_partial: disk.write(partial / MANIFEST",
     "make_durable: disk.sync_dir(Path(place))",
     "make_durable: disk.sync_file(Path(place) / name)",
     "publish: disk.sync_dir(partial)",
@@ -131,7 +131,7 @@ NEEDED = (
 # Syncs without which the promise holds in this story, and why.
 EQUIVALENT = {
     "publish: disk.sync_dir(attempt.room)": "what it syncs lies in the attempt's own room",
-    "append: disk.append(path, lines(events), sync=sync)": "no checkpoint depends on a line; test_crash asks for them",
+    "append: disk.append(path, encode_events(events), sync=sync)": "no checkpoint depends on a line; test_crash asks for them",
     'claim: disk.sync_dir(root / "checkpoints")': "nobody died in a commit; test_crash tells such a story",
 }
 

@@ -103,7 +103,8 @@ def train(rank, asked):
     except BaseException as error:
         note(error=type(error).__name__, text=str(error))
         if isinstance(error, Stopped):
-            time.sleep(0.5 if rank else 2)  # the launcher sees that the other one has left
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                time.sleep(0.5 if rank else 2)  # the launcher sees that the other one has left
             note(cleaned=True)
         raise
 

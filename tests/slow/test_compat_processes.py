@@ -4,8 +4,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from multiprocessing import Pipe, get_context
 
@@ -65,19 +63,17 @@ def test_what_a_killed_save_left_goes_with_the_next(tmp_path):
     """However many were killed in `atomic_torch_save`: their parts do not fill the disk."""
     path = tmp_path / "latest.pt"
     atomic_torch_save({"step": 1}, path)
-    script = """
-import os, signal, sys, torch
-from holdfast.compat.cycling_utils import atomic_torch_save
 
-class Deadly:
-    def __reduce__(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+    class Deadly:
+        def __reduce__(self):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-atomic_torch_save({"weights": torch.ones(10), "deadly": Deadly()}, sys.argv[1])
-"""
+    state = {"weights": torch.ones(10), "deadly": Deadly()}
     for _ in range(2):
-        killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
-        assert killed.returncode == -signal.SIGKILL
+        process = get_context("fork").Process(target=atomic_torch_save, args=(state, path))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert len(os.listdir(tmp_path)) == 2  # never more than one part
     atomic_torch_save({"step": 2}, path)
     assert ["latest.pt"] == os.listdir(tmp_path)

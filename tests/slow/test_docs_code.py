@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import sys
 
 from test_docs import DOCUMENTS, ROOT
 
 import holdfast
+from causes import TORCH
 
 SETTING = """
 import torch
@@ -32,7 +32,8 @@ def blocks(document):
 
 
 APART = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("error", SyntaxWarning)
 for number, block in enumerate({blocks!r}):
     child = os.fork()
     if child == 0:
@@ -45,7 +46,7 @@ for number, block in enumerate({blocks!r}):
 """
 
 
-def test_code_in_the_documents_runs(tmp_path):
+def test_code_in_the_documents_runs(tmp_path, zygotes):
     """Each block, and the example in the package's own docstring, runs as it stands, given the model and the loader
     that a reader has; each in a directory and a process of its own, which has these already.
     """
@@ -61,23 +62,20 @@ def test_code_in_the_documents_runs(tmp_path):
     written = [block for document in DOCUMENTS if document not in scripts for block in blocks(document)]
     assert len(written) > 1
     assert "with Run(" in example
-    code = SETTING + APART.format(blocks=[*written, example])
-    done = subprocess.run(
-        [sys.executable, "-W", "error::SyntaxWarning", "-c", code],
-        check=False,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    script = tmp_path / "all.py"
+    script.write_text(SETTING + APART.format(blocks=[*written, example]))
+    words = [*zygotes(*TORCH), str(script)]
+    done = subprocess.run(words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def test_what_is_missing_in_a_checkpoint_by_hand_is_as_the_page_says(tmp_path):
+def test_what_is_missing_in_a_checkpoint_by_hand_is_as_the_page_says(tmp_path, zygotes):
     """docs/why.md: only the last of its five checkpoints resumes exactly."""
     page = (ROOT / "docs/why.md").read_text()
     [(program, printed)] = re.findall(
         r"^```python program\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE
     )
-    run = subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, capture_output=True, text=True)
+    (tmp_path / "train.py").write_text(program)
+    words = [*zygotes(*TORCH), "train.py"]
+    run = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True)
     assert printed == run.stdout

@@ -13,7 +13,7 @@ from elastic import (  # noqa: F401  the laws, for pytest
 
 EVERY = {
     "test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one": 4,
-    "test_saved_on_some_ranks_restored_on_others": 4,
+    "test_saved_on_some_ranks_restored_on_others": 6,
     "test_each_form_of_pieces_is_read_by_one_process": 3,
     "test_a_finished_run_has_nothing_to_do": 2,
 }

@@ -18,24 +18,11 @@ from exactness import (
     STEP_KILLS,
     STOPS,
     End,
-    Lab,
-    a_zygote,
     body,
     check,
     differences,
     with_signal,
 )
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    with a_zygote() as zygote:
-        yield zygote
-
-
-@pytest.fixture
-def lab(zygote, tmp_path):
-    return Lab(zygote, tmp_path)
 
 
 def each(nth, cases, first=0):

@@ -1,4 +1,7 @@
-"""Every command on every odd checkpoint whose digests are right: a line and an exit code, soon, in bounded memory."""
+"""Commands on every odd checkpoint whose digests are right: a line and an exit code, soon, in bounded memory.
+
+Here each checkpoint meets a third of the commands, and each command a third of them; tests/prove asks all of all.
+"""
 
 import json
 import time
@@ -64,12 +67,18 @@ def faults_of(words: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", ODD)
 def test_every_command_ends_soon_with_a_line_whatever_a_manifest_says(name: str, tmp_path: Path) -> None:
     """No traceback, no endless output, no hang, no growth without bound; nothing that a terminal obeys."""
-    folder = valid(tmp_path / "run")
+    commands_end_soon(name, tmp_path, slice([*ODD].index(name) % 3, None, 3))
+
+
+def commands_end_soon(name: str, place: Path, asked: slice) -> None:
+    folder = valid(place / "run")
     ODD[name](folder)
-    (tmp_path / "out").mkdir()
-    asking = [*commands_on(tmp_path / "run", tmp_path / "out")]
+    (place / "out").mkdir()
+    asking = [*commands_on(place / "run", place / "out")]
     if "tebibyte" in name:
         asking = [words for words in asking if not words.startswith(READS_ALL)]
+    assert len(asking) > 15
+    asking = asking[asked]
 
     def law() -> list[str]:
         found = [f"{words}: {what}" for words in asking for what in faults_of(words)]
@@ -77,4 +86,3 @@ def test_every_command_ends_soon_with_a_line_whatever_a_manifest_says(name: str,
 
     *found, count = in_a_small_room(law, ROOM_BYTES)
     assert ([], f"{len(asking)} commands") == (found, count)
-    assert len(asking) > 15

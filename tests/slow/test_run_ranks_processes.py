@@ -11,12 +11,14 @@ from itertools import chain
 
 import pytest
 
+from causes import TORCH
 from holdfast import Store
 from mirrored import copies
 from needed import needs
 from rank_processes import everywhere
 from rank_scripts import odd, train
-from torchrun import begin, by_hand, ended, notes, torchrun
+from supervised import until
+from torchrun import by_hand, ended, launch, notes
 from toy import events
 
 STEPS = 30
@@ -25,8 +27,8 @@ STEPS = 30
 class Training:
     """tests/rank_scripts/train.py in one directory, attempt after attempt."""
 
-    def __init__(self, place):
-        self.place, self.run, self.attempts = place, place / "run", 0
+    def __init__(self, place, zygotes=None):
+        self.place, self.run, self.attempts, self.zygotes = place, place / "run", 0, zygotes
 
     def asked(self, **asked):
         """Of the next attempt."""
@@ -34,11 +36,14 @@ class Training:
         places = {"path": str(self.run), "notes": str(self.place / "notes")}
         return {**places, "attempt": self.attempts, "steps": STEPS, **asked}
 
-    def start(self, restarts=0, **asked):
+    def launch(self, restarts=0, **asked):
         """By torchrun, on two ranks."""
-        return torchrun(
-            2, "train.py", json.dumps(self.asked(**asked)), restarts=restarts, HOLDFAST_RANKS_TIMEOUT_S="60"
-        )
+        words = json.dumps(self.asked(**asked))
+        return launch(self.zygotes(*TORCH), "train.py", words, restarts=restarts, HOLDFAST_RANKS_TIMEOUT_S="60")
+
+    def start(self, **asked):
+        """To its end, which is the test that nobody hangs."""
+        return ended(self.launch(**asked))
 
     def fork(self, world=2, timeout_s=60, hosted=False, **asked):
         """Without a launcher; what became of the ranks."""
@@ -67,8 +72,8 @@ class Training:
 
 
 @pytest.fixture
-def training(tmp_path):
-    return Training(tmp_path)
+def training(tmp_path, zygotes):
+    return Training(tmp_path, zygotes)
 
 
 def ends(place):
@@ -86,8 +91,8 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize(("rank", "name"), [(0, "TERM"), (1, "USR1")])
 def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(training, undisturbed, rank, name):
     """Both have saved, and go on with their own weights, buffers and random numbers: bit for bit as if undisturbed."""
-    stopped = training.start(step_s=0.005, signals={f"{rank}:12": name})
-    assert stopped.code != 0
+    stop = training.start if rank else training.fork  # torchrun ends all ranks as soon as one has left
+    stop(step_s=0.005, signals={f"{rank}:12": name})
     assert [["Stopped"], ["Stopped"]] == training.both("error")
     assert [[True], [True]] == training.both("cleaned")  # whoever leaves first
     assert training.saves(0) == training.saves(1)
@@ -102,7 +107,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step_and_the_resume_is_exact(trai
 def test_ranks_go_on_from_a_mirror_alone(training, undisturbed):
     """The run's directory is lost after a stop; rank 0 fetches what all ranks wrote, and each has its own state."""
     place = training.place / "mirror"
-    training.start(step_s=0.005, signals={"1:12": "TERM"}, mirror=str(place))
+    training.fork(step_s=0.005, signals={"1:12": "TERM"}, mirror=str(place))
     assert [["Stopped"], ["Stopped"]] == training.both("error")
     step = training.saves(0)[-1][0]
     assert f"step-{step:09d}" in {name for _, name in copies(place)}
@@ -115,10 +120,8 @@ def test_ranks_go_on_from_a_mirror_alone(training, undisturbed):
 
 def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
     """torchrun hands it on to every rank; what was asked for twice is done once."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "tests/rank_scripts/train.py"]
-    process = begin([*launcher, json.dumps(training.asked(step_s=0.1))])
-    while not (training.place / "notes" / "1-1.jsonl").exists() or not training.noted("step", 1):
-        assert process.poll() is None
+    process = training.launch(step_s=0.1)
+    until(lambda: training.noted("step", 1) or process.poll() is not None, "a step")
     os.kill(process.pid, signal.SIGTERM)
     ended(process)
     assert [["Stopped"], ["Stopped"]] == training.both("error")
@@ -130,7 +133,7 @@ def test_a_signal_to_the_launcher_stops_all(training, undisturbed):
 def test_ranks_that_drift_apart_save_at_the_same_steps(training):
     """Nothing in the loop keeps them together; saves by the clock are rank 0's, and a wish to stop comes through."""
     asked = {"async": True, "steps": 2000, "step_s": 0.004, "every": {"minutes": 0.01}}
-    training.start(lags={"1:10": 50, "1:150": 50, "0:120": 1, "0:250": 5}, signals={"1:400": "TERM"}, **asked)
+    training.fork(lags={"1:10": 50, "1:150": 50, "0:120": 1, "0:250": 5}, signals={"1:400": "TERM"}, **asked)
     assert training.saves(0) == training.saves(1)
     assert {"due", "SIGTERM"} == {why for _, why in training.saves(0)}
     assert 49 <= max(_drift(training))

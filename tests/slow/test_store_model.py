@@ -108,7 +108,7 @@ def test_readers_never_see_less_than_a_whole_newest_checkpoint(root):
 
     def write() -> None:
         try:
-            for step in range(2, 400):
+            for step in range(2, 200):
                 put(store, step)
         finally:
             stop.set()

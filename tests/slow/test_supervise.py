@@ -360,11 +360,11 @@ def test_a_daemon_of_the_command_does_not_outlive_it(tmp_path, code):
 
 
 def test_a_bomb_of_grandchildren_is_cleaned_up(tmp_path):
-    """Five generations deep, half of them in groups of their own, deaf, each with a new child ten times a second."""
+    """Four generations deep, half of them in groups of their own, deaf, each with a new child ten times a second."""
     bomb = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for depth in range(5):
+for depth in range(4):
     for _ in range(2):
         if os.fork() == 0:
             if depth % 2:

@@ -61,23 +61,11 @@ def test_the_tutorial_prints_what_the_page_shows(tmp_path, zygotes):
     assert told == {line for line in whole if line.startswith("epoch")}
 
 
-def test_the_readmes_script_runs_as_it_stands_and_is_drilled(tmp_path):
+def test_the_readmes_script_runs_as_it_stands_and_is_drilled(tmp_path, zygotes):
     """What a newcomer copies first: the whole script, and the drill that stands below it."""
     [program] = re.findall(r"^```python program\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "train.py").write_text(program)
-    words = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "drill",
-        "--kills",
-        "1",
-        "--steps",
-        "40",
-        "--no-flip",
-        "--",
-        sys.executable,
-        "train.py",
-    ]
+    options = "--kills", "1", "--steps", "40", "--no-flip"
+    words = [sys.executable, "-m", "holdfast", "drill", *options, "--", *zygotes(*TORCH), "train.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
     assert (0, "identical") == (done.returncode, done.stdout.splitlines()[-1]), done.stderr
