@@ -497,6 +497,17 @@ def test_a_damaged_sample_ends_the_run_unless_it_is_skipped(tmp_path, capfd, ind
     assert "" == capfd.readouterr().err
 
 
+def test_what_one_worker_has_told_no_other_tells_again(tmp_path, capfd, indexes):
+    """Both began before either found it."""
+    paths = damaged_lines(tmp_path)
+    one, other = (Skipping(JsonLines(paths)) for _ in range(2))
+    assert read_whole(one)[4] == 4
+    assert 2 == capfd.readouterr().err.count("left out of its batch")
+    assert read_whole(other)[:3] == [0, 1, 2]
+    assert "" == capfd.readouterr().err
+    assert 2 == len((indexes / "skipped.jsonl").read_text().splitlines())
+
+
 def test_a_shard_of_which_all_wanted_samples_are_left_out_is_not_read(tmp_path):
     """A source need not know what to do with no rows."""
     paths = damaged_lines(tmp_path)
