@@ -30,7 +30,29 @@ from holdfast import (
 )
 from holdfast.board import Board
 from holdfast.cluster import cpus, job, restart_count, tmpdir
-from holdfast.data import Sampler, Shuffle, Zip
+from holdfast.data import (
+    Arrow,
+    CsvRows,
+    DamagedSample,
+    Documents,
+    Indexed,
+    JsonLines,
+    Kept,
+    Lines,
+    Mix,
+    Pack,
+    Parquet,
+    Records,
+    Sampler,
+    Shuffle,
+    Skipping,
+    Source,
+    SourceShard,
+    Stream,
+    Tar,
+    Window,
+    Zip,
+)
 from holdfast.torch import Reader, Writer
 
 
@@ -113,6 +135,22 @@ def data(dataset: list[int]) -> None:
     assert_type(Sampler(dataset, seed=0).state_dict(), dict[str, Any])
     assert_type(Shuffle(10, seed=0, epoch=1)[3], int)
     assert_type(Zip(dataset, dataset), Zip)
+
+
+def streams(folder: Path) -> None:
+    """Sources of each format, and what is made of them."""
+    for source in (Lines("*.txt"), JsonLines(folder / "*.jsonl"), CsvRows([folder], delimiter="\t"), Tar(["a.tar"])):
+        assert_type(source.shards[0], SourceShard)
+        assert_type(source.read_rows(0, [1]), list[Any])
+    assert_type(Parquet("*.parquet", columns=["x"])[0], Any)
+    assert_type(Arrow("*.arrow").fingerprint(), str)
+    tokens = Records("train.bin", "<u2", 1024, overlap=1, header_bytes=1024)
+    chosen: Source = Kept(Indexed([1, 2]), lambda number: number > 1, name="late")
+    mix = Mix({"a": Pack(Documents("a"), 8, end=0), "b": tokens, "c": Skipping(chosen)}, [1, 2, 3])
+    try:
+        assert_type(len(Stream(mix, global_batch_size=8, shuffle=Window(4, 100), ranks=(0, 1))), int)
+    except DamagedSample as error:
+        assert_type(error.exit_code, int)
 
 
 def around() -> None:

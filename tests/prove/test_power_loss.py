@@ -131,7 +131,7 @@ NEEDED = (
 # Syncs without which the promise holds in this story, and why.
 EQUIVALENT = {
     "publish: disk.sync_dir(attempt.room)": "what it syncs lies in the attempt's own room",
-    "append: disk.append(path, encode_events(events), sync=sync)": "no checkpoint depends on a line; test_crash asks for them",
+    "append: disk.append(path, encode_events(events), sync=sync)": "no checkpoint needs it; test_crash asks for it",
     'claim: disk.sync_dir(root / "checkpoints")': "nobody died in a commit; test_crash tells such a story",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,14 +51,38 @@ class Pack:
     """Documents, one behind the other in the order of each pass, cut to sequences of `length`
     tokens; `end` is a token put behind each document.
 
+    `tokenize` makes an array of tokens of a document; without it the samples are such arrays.
     Sources that know their documents' sizes are not read for that; others are read once at the
     start.
     """
 
-    def __init__(self, documents: Any, length: int, *, end: int | None = None) -> None:
+    def __init__(
+        self,
+        documents: Any,
+        length: int,
+        *,
+        end: int | None = None,
+        tokenize: Callable[[Any], Any] = np.asarray,
+    ) -> None:
         if length < 1:
             raise UsageError(f"a sequence has at least one token, not {length}")
         self.source, self.length, self.end = as_source(documents), length, end
+        if self.source.leaves_out:
+            raise UsageError("Pack needs all documents: a sequence would not be known without one")
+        self.tokenize = tokenize
+        self._sizes = self.source.sizes if tokenize is np.asarray else None
+
+    def sizes(self) -> Ids:
+        """Return the number of tokens of each document, without its end."""
+        if self._sizes is None:
+            total = len(self.source)
+            blocks = (
+                self.source.read(range(first, min(first + _SEGMENT, total)))
+                for first in range(0, total, _SEGMENT)
+            )
+            counts = [len(self.tokenize(document)) for block in blocks for document in block]
+            self._sizes = np.array(counts, np.int64)
+        return self._sizes
 
     def __repr__(self) -> str:
         return f"Pack({self.length}, end={self.end})"
@@ -74,7 +99,8 @@ class Packed:
     def __init__(self, documents: Ordered, pack: Pack) -> None:
         self._documents, self._size, self._end = documents, pack.length, pack.end
         self._marks = int(pack.end is not None)
-        self._sizes = sizes_of(documents.source)
+        self._tokenize = pack.tokenize
+        self._sizes = pack.sizes()[: len(documents.source)]
         self.length = int(self._sizes.sum() + self._marks * len(self._sizes)) // pack.length
         self._starts = RecentValues(self._compute_starts, _KEPT_PASSES)
 
@@ -98,7 +124,7 @@ class Packed:
         end = int(np.searchsorted(ends, stop, "left")) + 1
         pieces = []
         for document in self._documents.source.read(ids[one:end]):
-            pieces.append(np.asarray(document))
+            pieces.append(np.asarray(self._tokenize(document)))
             if self._end is not None:
                 pieces.append(np.array([self._end], pieces[-1].dtype))
         start = int(ends[one]) - int(self._sizes[ids[one]]) - self._marks
@@ -115,18 +141,3 @@ class Packed:
             )
         ]
         return np.cumsum([0, *totals], dtype=np.int64)
-
-
-def sizes_of(source: Source) -> Ids:
-    """Return the number of tokens of each document; they are read once if it is not known."""
-    if source.sizes is None:
-        total = len(source)
-        source.sizes = np.array(
-            [
-                len(document)
-                for first in range(0, total, _SEGMENT)
-                for document in source.read(range(first, min(first + _SEGMENT, total)))
-            ],
-            np.int64,
-        )
-    return source.sizes

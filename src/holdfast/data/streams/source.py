@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .orders import Ids
 
 # of a dataset that has no files: so many samples count as a shard
 INDEXED_SHARD = 10_000
+LEFT_OUT = object()  # stands for a damaged sample, which a stream leaves out of its batch
 
 
 class SourceShard(NamedTuple):
@@ -34,6 +35,7 @@ class Source:
     shards: Sequence[SourceShard]
     # the size of each sample, of all shards, if it is known without reading: tokens, for one
     sizes: Ids | None = None
+    leaves_out = False  # whether `read_rows` may return LEFT_OUT
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         """Return the samples at these rows of a shard, in the order of `rows`.
@@ -48,6 +50,9 @@ class Source:
 
     def __getitem__(self, id_: int) -> Any:
         return self.read([range(len(self))[id_]])[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[each] for each in range(len(self)))
 
     @cached_property
     def lengths(self) -> Ids:
@@ -132,6 +137,7 @@ class Chain(Source):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
+        self.leaves_out = any(each.leaves_out for each in sources)
         self.shards = [shard for each in sources for shard in each.shards]
         sizes = [each.sizes for each in sources if each.sizes is not None]
         self.sizes = np.concatenate(sizes) if sizes and len(sizes) == len(sources) else None

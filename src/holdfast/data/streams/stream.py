@@ -22,7 +22,7 @@ from ..seekable import STREAM_ORDER, GlobalBatch, SeekableBatches, Step
 from .mixture import FIRST, Mix, Mixture, phases_of
 from .orders import Ids, RecentValues, Window, check_shuffle
 from .passes import Ordered, Pack, Packed, Passes
-from .source import Source
+from .source import LEFT_OUT, DamagedSample, Source
 from .stacked import stack
 
 
@@ -156,13 +156,14 @@ class Stream(SeekableBatches):
 
     def _read(self, epoch: int, places: Ids, shards: tuple[int, ...]) -> list[Any]:
         samples = self._layout(shards).read(epoch, places)
+        placed = [*zip(places.tolist(), samples, strict=True)]
+        placed = [(place, sample) for place, sample in placed if sample is not LEFT_OUT]
+        if not placed:
+            raise DamagedSample(f"every sample is damaged of the batch at place {places[0]}")
         if self._map is None:
-            return samples
+            return [sample for _, sample in placed]
         with restoring_generators():
-            return [
-                self._mapped(sample, epoch, place)
-                for place, sample in zip(places.tolist(), samples, strict=True)
-            ]
+            return [self._mapped(sample, epoch, place) for place, sample in placed]
 
     def _mapped(self, sample: Any, epoch: int, place: int) -> Any:
         rng.seed(derive_key("sample", self.seed, epoch, place))
