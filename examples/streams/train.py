@@ -4,7 +4,7 @@
     holdfast drill -- torchrun --nproc-per-node 2 examples/streams/train.py   # proves that it resumes bit for bit
 
 A step takes 12 sequences, however many processes share them. Start it again with 1 or 3 processes, and it goes on with
-the same sequences: the losses are those of one run, but for the rounding of sums over other numbers of processes.
+the same sequences. The losses are those of one run but for the rounding of sums, about 1e-15.
 
 Everything here is plain PyTorch, but for the lines marked with (*).
 """
@@ -35,15 +35,16 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(256, width)
         self.recall = nn.GRU(width, width, batch_first=True)
-        self.drop, self.head = nn.Dropout(0.1), nn.Linear(width, 256)
+        self.head = nn.Linear(width, 256)
 
     def forward(self, x):
-        return self.head(self.drop(self.recall(self.embed(x))[0]))
+        return self.head(self.recall(self.embed(x))[0])
 
 
 def main():
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # so that the rounding of sums hardly shows
     torch.manual_seed(0)
     sources = {name: sorted(file for each in texts for file in glob.glob(each)) for name, texts in TEXTS.items()}
     packed = {name: Pack(Lines(files), LENGTH + 1, end=10, tokenize=tokens) for name, files in sources.items()}  # (*)
@@ -52,7 +53,6 @@ def main():
     loader = DataLoader(stream, batch_size=None, num_workers=1)
 
     model = DistributedDataParallel(Model())
-    torch.manual_seed(dist.get_rank())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     with Run(
