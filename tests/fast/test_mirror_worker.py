@@ -441,4 +441,4 @@ def test_the_end_of_a_run_cuts_the_pause_before_the_next_worker(start, run, monk
 def test_the_limits_that_long_stories_set_are_there():
     """A renamed limit would only show in a story of tests/prove."""
     for module, name, _ in (*SHORTER, *IN_PARTS):
-        assert attrgetter(name)(import_module(f"holdfast.mirror.{module}")) > 0
+        assert attrgetter(str(name))(import_module(f"holdfast.mirror.{module}")) > 0
