@@ -131,7 +131,8 @@ def loop(run: Run, objects: dict[str, Any], ends_at: int = 10**9, *, learns: boo
             if learns:
                 learn(objects, batch)
             run.log(loss=1.0, n=2)
-            run.vars.patience += 1
+            patience = run.vars.patience  # of any type, in a forged manifest
+            run.vars.patience = patience + 1 if isinstance(patience, int) else 1
         for batch in run.batches([0, 1], name="second"):
             objects["counting"].value += batch
             run.log(loss=2.0, n=2)
