@@ -168,6 +168,7 @@ class FolderSite:
         return self._observer.looks()
 
     def contents(self, into: Path) -> Path:
+        self.root.mkdir(parents=True, exist_ok=True)  # where nothing has come yet, nothing is held
         return Path(shutil.copytree(self.root, into / self.name))
 
 

@@ -37,7 +37,7 @@ SHORTER = [
     ["retrying", "LONGEST_WAIT_S", 0.2],
     ["replicator", "RETRY_S", 0.1],
 ]
-IN_PARTS = [["s3", "S3.whole_bytes", 8000], ["s3", "S3.part_bytes", 8192]]
+IN_PARTS = [["s3", "S3Place.whole_bytes", 8000], ["s3", "S3Place.part_bytes", 8192]]
 
 Strikes = Sequence[str]
 EVERYWHERE: Strikes = (

@@ -26,6 +26,7 @@ ELSEWHERE = (
     "cli",
     "cluster",
     "compat",
+    "data",
     "doctor",
     "drill",
     "keras",
@@ -33,6 +34,7 @@ ELSEWHERE = (
     "mirror",
     "run",
     "supervise",
+    "track",
     "trainers",
 )
 ASKS_FOR_COLD_BYTES = "store/source.py"  # its one call drops pages from the cache, and changes no file

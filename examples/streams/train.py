@@ -4,12 +4,12 @@
     holdfast drill -- torchrun --nproc-per-node 2 examples/streams/train.py   # proves that it resumes bit for bit
 
 A step takes 12 sequences, however many processes share them. Start it again with 1 or 3 processes, and it goes on with
-the same sequences: the losses are those of one run, but for the rounding of sums over other numbers of processes.
+the same sequences. The losses are those of one run but for the rounding of sums, about 1e-15.
 
 Everything here is plain PyTorch, but for the lines marked with (*).
 """
 
-import glob
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader
 from holdfast import Every, Last, Run
 from holdfast.data import Lines, Mix, Pack, Stream, Window
 
-TEXTS = {"prose": ("docs/a*.md", "docs/s*.md"), "code": ("examples/*/*.py",)}  # from the root of the repository
-LENGTH, STEP, STEPS = 48, 12, 60
+ROOT = Path(__file__).parents[2]
+TEXTS = {"prose": ROOT / "docs/s*.md", "code": ROOT / "examples/*/*.py"}
+LENGTH, STEP, STEPS = 48, 12, 40
 
 
 def tokens(line):
@@ -35,24 +36,23 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(256, width)
         self.recall = nn.GRU(width, width, batch_first=True)
-        self.drop, self.head = nn.Dropout(0.1), nn.Linear(width, 256)
+        self.head = nn.Linear(width, 256)
 
     def forward(self, x):
-        return self.head(self.drop(self.recall(self.embed(x))[0]))
+        return self.head(self.recall(self.embed(x))[0])
 
 
 def main():
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # so that the rounding of sums hardly shows
     torch.manual_seed(0)
-    sources = {name: sorted(file for each in texts for file in glob.glob(each)) for name, texts in TEXTS.items()}
-    packed = {name: Pack(Lines(files), LENGTH + 1, end=10, tokenize=tokens) for name, files in sources.items()}  # (*)
+    packed = {name: Pack(Lines(files), LENGTH + 1, end=10, tokenize=tokens) for name, files in TEXTS.items()}  # (*)
     mix = Mix(packed, weights={"prose": 0.7, "code": 0.3}, until=STEP * STEPS)  # (*)
     stream = Stream(mix, global_batch_size=STEP, shuffle=Window(shards=4, samples=500))  # (*)
     loader = DataLoader(stream, batch_size=None, num_workers=1)
 
     model = DistributedDataParallel(Model())
-    torch.manual_seed(dist.get_rank())
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
     with Run(

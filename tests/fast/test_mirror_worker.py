@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from holdfast.mirror import client as clients
 from holdfast.mirror.client import PlaceError, WorkerClient
 from holdfast.store.checkpoint_index import CheckpointIndex
 from holdfast.store.store import Store
+from mirror_story import IN_PARTS, SHORTER
 from mirrored import look
 from stores import having, listing, put
 from toy import waited_for
@@ -29,6 +32,8 @@ STEP = "step-000000001"
 
 HANGS = """
 import time
+from importlib import import_module
+from operator import attrgetter
 from holdfast.mirror import folder, worker
 worker.PATIENCE_S = 0.0
 def names(*_):
@@ -40,6 +45,8 @@ from holdfast.mirror import __main__
 
 SLOW = """
 import time
+from importlib import import_module
+from operator import attrgetter
 from holdfast.mirror import sending
 real = sending.read_pieces
 def pieces(*args):
@@ -429,3 +436,9 @@ def test_the_end_of_a_run_cuts_the_pause_before_the_next_worker(start, run, monk
     waited_for(lambda: client._child is None)
     client.restart_worker_soon()
     waited_for(lambda: client._child is not None and worker_of(client) != killed, 10)
+
+
+def test_the_limits_that_long_stories_set_are_there():
+    """A renamed limit would only show in a story of tests/prove."""
+    for module, name, _ in (*SHORTER, *IN_PARTS):
+        assert attrgetter(str(name))(import_module(f"holdfast.mirror.{module}")) > 0

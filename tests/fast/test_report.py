@@ -15,8 +15,9 @@ import pytest
 from histories import BEGAN_S, History, line
 from holdfast import Best, Every, Last, disk, journal, owner
 from holdfast.cli.report import _checkpoints
+from holdfast.legible import duration
 from holdfast.report import page, report
-from holdfast.report.curves import Curve, downsample, soundness, summarize
+from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.report.live import LiveRun
 from holdfast.supervise import status
 from stores import invoke
@@ -54,7 +55,7 @@ def test_each_second_of_a_history_is_in_its_category(tmp_path, seed):
     assert {name: s for name, s in found.account.seconds.items() if s > 0} == pytest.approx(summed(found.account))
     assert len(truth.ends) - 1 == len(found.interruptions)
     assert "done" == found.verdict[0]
-    counts = re.findall(r"[(,] ?(\d+) [a-z]", found.verdict[1])
+    counts = re.findall(r"[(,] ?(\d+) [a-z]", found.verdict[1].partition(" lost ")[0])
     assert len(found.interruptions) == sum(map(int, counts)), "each has its cause in the sentence"
 
 
@@ -96,6 +97,38 @@ def test_what_an_interruption_cost_is_told_with_what_would_have_saved_it(tmp_pat
         assert each.down_s > 0
         assert ("--hang-after" in each.advice) == (end == "hang")
         assert ("hang" == each.cause) == (end == "hang")
+        assert each.lost_s == each.costs["redone"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_interruptions_cost_is_all_but_work_and_the_first_start(tmp_path, seed):
+    """The same number in text, page and JSON: no training that counts, no save, not the end of a finished run."""
+    History(tmp_path, seed).write(4 + seed % 5, 200)
+    out = tmp_path / "page.html"
+    text = invoke("report", tmp_path / "supervisor", "--html", out).stdout
+    facts = json.loads(invoke("report", tmp_path / "supervisor", "--json").stdout)
+    first, last = facts["attempts"][0]["seconds"], facts["attempts"][-1]["seconds"]
+    work_s = sum(facts["seconds"][name] for name in ("training", "save", "evaluation"))
+    work_s += first["start"] + first.get("restore", 0.0) + last.get("stop", 0.0)
+    assert facts["lost_s"] == pytest.approx(facts["wall_s"] - work_s, abs=0.01)
+    assert facts["lost_s"] == pytest.approx(sum(facts["lost"].values()))
+    assert [*facts["lost"].values()] == sorted(facts["lost"].values(), reverse=True)
+    costs = [sum(each["costs"].values()) for each in facts["interruptions"]]
+    assert facts["lost_s"] == pytest.approx(sum(costs))
+    told = f" lost {duration(facts['lost_s'])}, the first start not counted: "
+    assert told in text
+    assert told in out.read_text()
+
+
+def test_a_run_that_was_done_and_then_trained_on_lost_nothing(tmp_path):
+    """The time between is no interruption."""
+    for last in (2, 4):
+        with new_run(tmp_path / "run", Toy()) as at:
+            for _ in at.steps(last):
+                pass
+    facts = json.loads(invoke("report", tmp_path / "run", "--json").stdout)
+    assert (2, 0) == (len(facts["attempts"]), facts["lost_s"])
+    assert "0 interruptions." in invoke("report", tmp_path / "run").stdout
 
 
 def test_a_run_that_is_at_work_is_told_up_to_now(tmp_path):
@@ -310,9 +343,9 @@ def test_values_that_were_logged_again_are_compared(tmp_path, shift):
             at.log(loss=step + shift, nothing=math.nan)
     found = read(run)
     assert (8, 4 * bool(shift)) == tuple(sum(getattr(c, name) for c in found.curves) for name in ("again", "different"))
-    assert "NaN or infinite: nothing." in soundness(found.curves)
-    told = "4 differ (loss)" if shift else "8 values that a later start logged again: all equal."
-    assert told in soundness(found.curves)
+    assert "NaN or infinite: nothing." in found.soundness
+    told = "4 differ (loss)" if shift else "One curve: all values logged again (8) are equal to the first ones."
+    assert told in found.soundness
     assert told in invoke("report", run).stdout
     assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
     assert told in (tmp_path / "page.html").read_text()
@@ -328,7 +361,8 @@ def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_p
     page = tmp_path / "report.html"
     assert 0 == invoke("report", run, "--html", page).exit_code
     best = os.readlink(run / "checkpoints/best")
-    assert f"The best, score 1 at step 2: <code>{run}/checkpoints/{best}</code>" in page.read_text()
+    assert "Best: score 1 at step 2, the largest by keep=Best(...)." in page.read_text()
+    assert f"The best checkpoint, step 2: <code>{run}/checkpoints/{best}</code>" in page.read_text()
     assert f"{tmp_path}/copies</td>" in page.read_text()
 
 
@@ -348,10 +382,40 @@ def test_the_page_says_what_to_change_where_most_was_lost(tmp_path):
     History(tmp_path, 7).write(30, 600)
     found = read(tmp_path / "supervisor")
     told = page.html(found, [], 0).decode().partition("What to change</h2>")[2].partition("</section>")[0]
-    advised = [each for each in found.interruptions if each.advice]
-    assert f"{len(found.advice) + len(advised) - page.MOST_ADVICE} more stand below Interruptions." in told
+    failed = max(each.attempt for each in found.interruptions if each.cause == "error")
+    assert told.startswith(f"<p>Attempt {failed} ended with ValueError: no, raised by the script.")
+    assert 1 == told.count("ValueError"), "of equal errors the newest"
+    advised = [each for each in found.interruptions if each.advice and not each.advice.startswith("every=Auto()")]
+    assert f"{len(found.advice) + len(advised) - page.MOST_ADVICE} more: see Interruptions." in told
     first = max(advised, key=lambda each: (each.cause == "hang", each.lost_s))
     assert f"Attempt {first.attempt}, {first.cause}: " in told
+
+
+def test_an_interval_of_saves_is_advised_once_with_what_it_would_have_gained(tmp_path):
+    """In the list of what to change; each interruption names it shortly, or says why nothing would have helped."""
+    run = History(tmp_path, 1, supervised=False).run
+    saved = {"phase": "step", "save_s": 0.01, "stall_s": 0.01, "reason": "due"}
+    for attempt, last in enumerate((27, 47, 60, 80), 1):
+        first, began_s = (attempt - 1) * 20, BEGAN_S + 200 * attempt
+        facts = {"host": "n1", "pid": attempt}
+        lines = [line(began_s, "begin", attempt=attempt, run="0" * 32, owner=facts)]
+        lines.append(line(began_s + 1, "restored", step=first, phase="step", checkpoint=None))
+        for step in range(first + 1, last + 1):
+            at_s = began_s + 2 * (step - first)
+            lines.append(line(at_s, "metrics", step=step, phase="step", values={"loss": 1.0 / step}))
+            lines += [line(at_s + 0.1, "saved", step=step, **saved)] * (step % 10 == 0)
+        lines += [line(at_s + 1, "end", step=last, phase="step")] * (attempt == 4)
+        (run / "history").mkdir(exist_ok=True)
+        (run / f"history/attempt-{attempt}.jsonl").write_text("".join(lines))
+    found = read(run)
+    assert [14, 14, 0] == [round(each.lost_s) for each in found.interruptions]
+    *short, last = [each.saved_by for each in found.interruptions]
+    assert ["every=Auto(): saves about 1.1 s apart"] * 2 == short
+    assert "nothing: only 0 s of training was lost" == last
+    (told,) = [each for each in found.advice if "every=Auto()" in each]
+    assert "saves were about 20 s apart, and 2 interruptions lost 28 s of training: " in told
+    assert "write `Run(..., every=Auto())` in the script" in told
+    assert "Attempt 4: no step was logged twice." in found.soundness
 
 
 @pytest.mark.parametrize(("reason", "advised"), [("due", "every=Auto()"), ("new best", "keep=Best(...) less often")])
@@ -418,7 +482,7 @@ def test_of_many_checkpoints_the_page_has_the_newest_the_pinned_and_the_best(tmp
     text = out.read_text()
     shown = [each for each in range(1, 9) if f'<td class="long">step-{each:09d}</td>' in text]
     assert [2, 4, 7, 8] == shown
-    assert "; 8 exist." in text
+    assert "8 checkpoints exist." in text
     assert "checkpoints/step-000000004</code>" in text
 
 

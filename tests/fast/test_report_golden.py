@@ -5,6 +5,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,38 @@ def test_the_report_is_what_it_was(tmp_path, folder):
         file.write_text(file.read_text().replace(NEUTRAL, str(tmp_path)))
     found = json.loads(invoke("report", tmp_path / folder, "--json").stdout.replace(str(tmp_path), NEUTRAL))
     same = {"run", "began", "wall_s", "seconds", "attempts", "interruptions", "metrics", "warnings"}
+    same |= {"lost_s", "lost", "advice", "best"}
     assert {name: REPORT[name] for name in same} == {name: found[name] for name in same}
+
+
+def test_a_reader_of_the_journals_alone_gets_his_answers(tmp_path):
+    """What was lost, what to change, whether it is one curve, the best, and why no checkpoint is there."""
+    page = tmp_path / "page.html"
+    text = invoke("report", GOLDEN / "runs/digits", "--html", page).stdout
+    for told in (
+        (
+            "It finished at step 360: 9 interruptions (5 killed, 3 stopped by SIGUSR1, 1 error) lost 4.4 min, "
+            "the first start not counted: 2.1 min of starts, 109 s idle, 19 s of training done again, 5 s unknown"
+        ),
+        " SIGUSR1 is a scheduler's warning before a time limit or a preemption.",
+        "ttempt 3 ended with ValueError: the loss is not finite, raised by the script",
+        "went into the starts of 10 attempts, 14 s each on average",
+        (
+            "One curve: all values logged again (36) are equal to the first ones. No logged value is NaN or infinite. "
+            "Attempts 3, 6, 9: no step was logged twice. Changed between attempts: host, git.commit (see What it ran)."
+        ),
+        "est: val_acc 0.96667 at step 240, the largest by keep=Best(...)",
+    ):
+        assert told in text
+        assert told in page.read_text()
+    assert "  # its checkpoints and metrics" in text
+    for told in (
+        "The folder holds no checkpoints: only the journal is here; the last one saved was step 360.",
+        "the loop waited 0.81 s. Of it 0.44 s is `save` above; the rest is in `stop`, for last saves, and in `redone`.",
+        "nothing: only 0.62 s of training was lost",
+    ):
+        assert re.sub("`(.*?)`", r"<code>\1</code>", told) in page.read_text()
+    assert "Next: " not in page.read_text(), "a page of a finished run is read elsewhere"
 
 
 def test_its_numbers_are_those_of_a_sum_of_our_own():

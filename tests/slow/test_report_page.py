@@ -19,13 +19,17 @@ MEASURE = """<script>
 addEventListener("load", () => setTimeout(() => {
   const page = document.documentElement;
   const wide = [...document.querySelectorAll("body *")]
-    .filter((each) => !each.closest(".wide") && each.getBoundingClientRect().right > innerWidth + 1);
+    .filter((each) => !each.closest(".wide") && each.getBoundingClientRect().right > page.clientWidth + 1);
+  const cells = [...document.querySelectorAll(".stacks td")].filter((each) => each.textContent);
+  const table = document.querySelector(".attempts").getBoundingClientRect();
   parent.postMessage(JSON.stringify({
     drawn: document.body.dataset.drawn, canvases: document.querySelectorAll("canvas").length,
     inked: [...document.querySelectorAll("canvas")].filter((each) => each.getContext("2d")
       .getImageData(0, 0, each.width, each.height).data.some((value) => value)).length,
     overflow: wide.map((each) => each.tagName + "." + each.className).slice(0, 5),
-    inner: innerWidth, scroll: page.scrollWidth,
+    cut: cells.filter((each) => each.getBoundingClientRect().right > table.right + 1).length, cells: cells.length,
+    idle: [...document.querySelectorAll(".track .idle")].filter((each) => each.clientWidth > 3).length,
+    inner: innerWidth, client: page.clientWidth, scroll: page.scrollWidth,
   }), "*");
 }, 500));
 </script></body>"""
@@ -38,7 +42,7 @@ FRAME = """<!doctype html><title>nothing was measured</title>
 def browse(page, width, *arguments):
     """What chromium prints, with the lines of its console on standard error."""
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += ["--hide-scrollbars", f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={page.parent / 'profile'}", "--enable-logging=stderr", "--v=0"]
     command += [f"--window-size={width},2400", "--virtual-time-budget=5000", *arguments, page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
 
@@ -46,7 +50,7 @@ def browse(page, width, *arguments):
 @needs("chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_page_is_drawn_in_a_browser(tmp_path, width):
-    """No error on its console, each chart has ink, and nothing is wider than the window."""
+    """No error on its console, each chart has ink, and nothing is wider than the window beside its scrollbar."""
     History(tmp_path, 7).write(9, 400)
     page = tmp_path / "report.html"
     assert 0 == invoke("report", tmp_path / "supervisor", "--html", page).exit_code
@@ -60,7 +64,11 @@ def test_the_page_is_drawn_in_a_browser(tmp_path, width):
     browse(page, width, f"--screenshot={PICTURES / f'report-{width}.png'}")
     (title,) = re.findall(r"<title>(.*?)</title>", shown.stdout)[:1]
     facts = json.loads(html.unescape(title))
-    assert width == facts["inner"] == facts["scroll"]
+    assert width == facts["inner"]
+    assert width > facts["client"] == facts["scroll"], "beside a scrollbar"
+    assert facts["cells"] > 40
+    assert 0 == facts["cut"], "a phone shows what was lost and the advice without a scroll"
+    assert facts["idle"]
     assert "2" == facts["drawn"]
     assert facts["canvases"] == facts["inked"] == 2
     assert [] == facts["overflow"]

@@ -17,8 +17,8 @@ from .. import disk, scan
 from ..errors import UsageError
 from ..legible import counted, duration, size
 from ..report import page, report
-from ..report.accounting import CATEGORIES
-from ..report.curves import Curve, soundness, summarize
+from ..report.curves import Curve, describe
+from ..report.interruptions import AUTO
 from ..report.report import RunReport
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import created_s
@@ -28,7 +28,7 @@ from . import options
 from .formatting import echo, echo_json, format_section, print_table
 from .ls import checkpoint_facts
 
-COLUMNS = ("RUN", "STATE", "STEP", "GOODPUT", "TIME", "STARTS", "DONE AGAIN", "BEST", "SIZE")
+COLUMNS = ("RUN", "STATE", "STEP", "GOODPUT", "TIME", "ATTEMPTS", "LOST", "BEST", "SIZE")
 BAR = 30  # letters of a bar for the whole time
 PRINTED = Path("-")
 MOST = 20  # interruptions and metrics that are printed
@@ -145,52 +145,45 @@ def _print(found: RunReport) -> None:
     spent, word = found.account, found.verdict
     echo(f"{found.name}: {word[0]}. {word[1]}")
     if found.status.next:
-        echo(f"next   {found.status.next}")
+        shows = "  # its checkpoints and metrics" if word[0] == "done" else ""
+        echo(f"next   {found.status.next}{shows}")
     echo()
     goodput = (
         "" if spent.goodput is None else f", of which training that counts {spent.goodput:.1%}"
     )
-    echo(f"{duration(spent.wall_s)} since its first start{goodput}")
-    for name in sorted(CATEGORIES, key=lambda name: -spent.seconds[name]):
-        share = spent.seconds[name] / spent.wall_s if spent.wall_s else 0.0
-        if spent.seconds[name] > 0:
-            took = duration(spent.seconds[name])
-            echo(f"  {name:<11}{took:>9} {share:>6.1%}  {'#' * round(BAR * share)}".rstrip())
+    echo(f"{duration(spent.wall_s)} since its first attempt began{goodput}")
+    for name, took_s, share in spent.parts:
+        took = duration(took_s)
+        echo(f"  {name:<11}{took:>9} {share:>6.1%}  {'#' * round(BAR * share)}".rstrip())
     lines = [
-        f"{'start' if each.attempt is None else each.attempt}: {each.cause}"
-        f"{f' ({each.why})' if each.why else ''} at step {each.step:,}"
-        + (f", went on at {each.resumed_step:,}" if each.resumed_step is not None else "")
+        f"{each.attempt or 'without a run'}: {each.story}"
+        f"; at step {each.step:,}"
+        + (f", resumed at step {each.resumed_step:,}" if each.resumed_step is not None else "")
         + (f"; {duration(each.lost_s)} done again" if each.lost_s >= 1 else "")
         + (f"; {duration(each.down_s)} to the next step" if each.down_s is not None else "")
-        + (f"; {each.advice}" if each.advice else "")
+        + (f"; {each.advice}" if each.advice and not each.advice.startswith(AUTO) else "")
         for each in found.interruptions
     ]
     sections = format_section(f"interruptions: {len(lines)}", lines[-MOST:]) if lines else []
-    sections += format_section("what would have saved time", found.advice)
-    sections += format_section("metrics", [_metric(each) for each in found.curves[:MOST]])
-    if sound := soundness(found.curves).replace("`", ""):
-        sections += [f"  {sound}"]
+    sections += format_section("what to change", found.advice)
+    sections += format_section("metrics", _metrics(found))
     sections += format_section("estimated", spent.estimated[:MOST])
     for line in sections:
         echo(line)
 
 
-def _metric(curve: Curve) -> str:
-    facts = summarize(curve)
-    words = [f"last {facts['last']:.5g}"] if facts["last"] is not None else []
-    if facts["min"] is not None:
-        words += [
-            f"{word} {facts[word]:.5g} at step {facts[f'{word}_step']:,}" for word in ("min", "max")
-        ]
-    return f"{curve.name}: {', '.join(words)}"
+def _metrics(run: RunReport) -> list[str]:
+    best = [] if run.best is None else [f"best: {run.best.text}"]
+    lines = [f"{each.name}: {describe(each)}" for each in run.curves[:MOST]]
+    return [*lines, *best, run.soundness.replace("`", "")] if lines else []
 
 
 def _compare(found: Sequence[RunReport]) -> None:
     print_table(COLUMNS, [_row(each) for each in found], right=COLUMNS[2:7] + COLUMNS[8:])
     states = Counter(each.status.state for each in found)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common())
-    lost_s = sum(each.account.seconds["redone"] for each in found)
-    echo(f"{counted(len(found), 'run')}: {told}; {duration(lost_s)} of training done again")
+    lost_s = sum(each.lost_s for each in found)
+    echo(f"{counted(len(found), 'run')}: {told}; {duration(lost_s)} lost to interruptions")
     for line in _best_of_all(found):
         echo(line)
     alike = Counter(each.why for run in found for each in run.interruptions[-1:] if each.why)
@@ -218,7 +211,7 @@ def _row(each: RunReport) -> list[object]:
         "" if spent.goodput is None else f"{spent.goodput:.1%}",
         duration(spent.wall_s),
         len(each.starts),
-        duration(spent.seconds["redone"]),
+        duration(each.lost_s),
         "" if best is None else f"{best.metric} {best.value:.5g} at {best.step:,}",
         size(sum(save.size_bytes for save in each.saves[-1:])),
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,13 +21,13 @@ CATEGORIES = {
     "stop": ("last save, last copies, end of the process", "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
     "start": ("interpreter, imports, what the first step has to prepare", "PROGRAM_STARTUP"),
     "restore": ("claims the run and reads its checkpoint", "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"),
-    "redone": ("training that a later start did again", "WASTED_PROGRESS_FROM_DISRUPTION"),
+    "redone": ("training that a later attempt did again", "WASTED_PROGRESS_FROM_DISRUPTION"),
     "save": ("the loop waits for a save", "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"),
     "evaluation": ("from an epoch's last step to its end", "CUSTOM_BADPUT_EVENTS"),
     "training": ("training that counts", "TOTAL_PRODUCTIVE"),
     "queue": ("waits for the scheduler", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"),
     "idle": ("nobody has started it again yet", "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"),
-    "unknown": ("no journal tells", "OTHER"),
+    "unknown": ("the journals have no line about it", "OTHER"),
 }
 MOST_NAMED = 12
 _RANK = {name: at for at, name in enumerate(CATEGORIES)}
@@ -54,6 +54,12 @@ class Account(NamedTuple):
     def goodput(self) -> float | None:
         """The part of the time in which training advanced that counts."""
         return self.seconds["training"] / self.wall_s if self.wall_s > 0 else None
+
+    @property
+    def parts(self) -> list[tuple[str, float, float]]:
+        """Each category that has time, the greatest first: its name, seconds and part of all."""
+        found = sorted(self.seconds.items(), key=lambda each: -each[1])
+        return [(name, took_s, took_s / self.wall_s) for name, took_s in found if took_s > 0]
 
 
 def account(starts: Sequence[StartTimes], until_s: float | None = None) -> Account:
@@ -96,21 +102,37 @@ def account(starts: Sequence[StartTimes], until_s: float | None = None) -> Accou
 
 def _estimated(starts: Sequence[StartTimes]) -> list[str]:
     """Return each reason once, with the attempts that it is about."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[StartTimes]] = {}
     for start in starts:
         for why in start.estimated:
-            found.setdefault(why, []).append(str(start.attempt or "without a run"))
+            found.setdefault(why, []).append(start)
+    return [f"{why} ({named(about)})" for why, about in found.items()]
+
+
+def named(starts: Sequence[StartTimes]) -> str:
+    """Return the numbers of attempts as text; of many, the first."""
+    numbers = [str(start.attempt or "without a run") for start in starts]
+    return (
+        f"attempt{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:MOST_NAMED])}"
+        f"{' and others' if len(numbers) > MOST_NAMED else ''}"
+    )
+
+
+def spans_between(account: Account, from_s: float, until_s: float) -> list[Span]:
+    """Return the stretches from one time to another, cut there."""
     return [
-        f"{why} (attempt{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:MOST_NAMED])}"
-        f"{' and others' if len(numbers) > MOST_NAMED else ''})"
-        for why, numbers in found.items()
+        span._replace(began_s=max(span.began_s, from_s), ended_s=min(span.ended_s, until_s))
+        for span in account.spans
+        if span.began_s < until_s and span.ended_s > from_s
     ]
 
 
-def spans_of(account: Account, start: StartTimes) -> list[Span]:
-    """Return the stretches of one start."""
-    end_s = start.began_s + start.ended
-    return [s for s in account.spans if s.began_s < end_s and s.ended_s > start.began_s]
+def seconds_between(account: Account, from_s: float, until_s: float) -> dict[str, float]:
+    """Return the seconds of each category from one time to another; of others it gives 0."""
+    found: dict[str, float] = defaultdict(float)
+    for category, began_s, ended_s in spans_between(account, from_s, until_s):
+        found[category] += ended_s - began_s
+    return found
 
 
 def _alive(start: StartTimes, until_s: float) -> StartTimes:

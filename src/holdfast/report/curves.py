@@ -25,7 +25,7 @@ class Curve(NamedTuple):
     values: Sequence[float]  # nan and inf are values
     undone: Sequence[tuple[int, Sequence[int], Sequence[float]]]  # (attempt, steps, values)
     again: int = 0  # values of `undone` that were logged again
-    different: int = 0  # of them, by a later start
+    different: int = 0  # of them, by a later attempt
 
 
 class _Values:
@@ -150,22 +150,37 @@ def summarize(curve: Curve) -> Mapping[str, Any]:
     }
 
 
-def soundness(curves: Sequence[Curve]) -> str:
-    """Return whether the curves are sound, in a sentence or two; empty: there are none."""
+def describe(curve: Curve) -> str:
+    """Return the last, least and greatest value of a curve in words."""
+    facts = summarize(curve)
+    words = [f"last {facts['last']:.5g}"] if facts["last"] is not None else []
+    if facts["min"] is not None:
+        words += [
+            f"{word} {facts[word]:.5g} at step {facts[f'{word}_step']:,}" for word in ("min", "max")
+        ]
+    if facts["not_finite_from"] is not None:
+        words.append(f"no number at step {facts['not_finite_from']:,}")
+    return ", ".join(words)
+
+
+def soundness(curves: Sequence[Curve]) -> list[str]:
+    """Return whether the curves are sound, in sentences; none: there are no curves."""
     broken = [curve.name for curve in curves if not all(map(math.isfinite, curve.values))]
-    values = "NaN or infinite: " + ", ".join(broken[:MOST_NAMES])
-    lines = [values if broken else "No value is NaN or infinite"] if curves else []
+    lines = []
     again, other = sum(curve.again for curve in curves), [c for c in curves if c.different]
     if other:
         names = ", ".join(curve.name for curve in other[:MOST_NAMES])
         lines.append(
-            f"Of {counted(again, 'value')} that a later start logged again "
+            f"Of the {counted(again, 'value')} that were logged again "
             f"{sum(curve.different for curve in other):,} differ ({names}): unless these are "
             "measured times, the run did not resume exactly, and `holdfast drill` finds the cause"
         )
     elif again:
-        lines.append(f"{counted(again, 'value')} that a later start logged again: all equal")
-    return " ".join(f"{each}." for each in lines)
+        lines.append(f"One curve: all values logged again ({again:,}) are equal to the first ones")
+    if curves:
+        bad = "Logged values are NaN or infinite: " + ", ".join(broken[:MOST_NAMES])
+        lines.append(bad if broken else "No logged value is NaN or infinite")
+    return lines
 
 
 def _first_step(curve: Curve, value: float | None) -> int | None:

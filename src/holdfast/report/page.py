@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,15 @@ from ..inspect.starts import HANG
 from ..legible import counted, duration, legible, printable, size
 from ..store.format import unpack_metrics
 from ..supervise.status import AS_BEFORE
-from .accounting import CATEGORIES, Span
-from .curves import Curve, downsample, soundness, summarize
-from .report import RunReport, changes, late_ranks, parts_of
+from .accounting import CATEGORIES, Span, spans_between
+from .curves import Curve, describe, downsample
+from .interruptions import AUTO
+from .report import RunReport, changes, late_ranks
 from .times import LATEST_S
 
 MOST_CURVES, MOST_UNDONE = 60, 12  # charts of a page; lines of one chart that were done again
 MOST_ATTEMPTS, MOST_ROWS = 300, 300  # of the timeline and of a table: the newest
-MOST_ADVICE = 4
+MOST_ADVICE = 6
 NO_RANK = "At no save did it wait for another rank"
 COLUMNS = 400  # that a bar of the timeline can show
 LONG = 12  # letters of a cell that get a wide column
@@ -54,8 +54,8 @@ def html(report: RunReport, checkpoints: Sequence[Mapping[str, Any]], existing: 
     _checkpoints(body, report, checkpoints, existing)
     _environment(body, report)
     _warnings(body, report)
-    footer = _add(body, "footer")
-    _text(footer, f"Written by holdfast report on {_when(datetime.now(UTC).timestamp())}.")
+    now = _when(datetime.now(UTC).timestamp())
+    _add(body, "footer", f"Written by holdfast report on {now}.")
     # `<` can end neither a script nor a string of JSON when it is written so
     data = json.dumps(_chart_data(report, curves), allow_nan=False).replace("<", "\\u003c")
     _add(body, "script", data, type="application/json", id="data")
@@ -84,7 +84,7 @@ def _verdict(body: ET.Element, report: RunReport) -> None:
     _add(body, "p", sentence)
     if report.status.not_finite:
         _add(body, "p", report.status.not_finite)
-    if report.status.next:
+    if report.status.next and word != "done":  # then the page is for readers elsewhere
         line = _add(body, "p", "Next: ")
         _add(line, "span" if report.status.next == AS_BEFORE else "code", report.status.next)
     spent, facts = report.account, _add(body, "div", **{"class": "facts"})
@@ -93,8 +93,8 @@ def _verdict(body: ET.Element, report: RunReport) -> None:
         (goodput, "of the time was training that counts"),
         (duration(spent.wall_s), f"from {_when(spent.began_s)}"),
         (f"{report.status.step or 0:,}", "steps"),
-        (f"{len(report.starts):,}", "starts"),
-        (duration(spent.seconds["redone"]), "of training done again"),
+        (f"{len(report.starts):,}", "attempts"),
+        (duration(report.lost_s), "lost to interruptions"),
     ):
         box = _add(facts, "div")
         _add(box, "b", value)
@@ -112,44 +112,43 @@ def _what_to_change(body: ET.Element, report: RunReport) -> None:
             for each in sorted(
                 report.interruptions, key=lambda each: (each.cause != HANG, -each.lost_s)
             )
-            if each.advice
+            if each.advice and not each.advice.startswith(AUTO)  # that is advised once
         ),
     ]
     for line in lines[:MOST_ADVICE] or ["Nothing of which Holdfast knows would have saved much"]:
         _with_code(_add(section, "p"), f"{line[:1].upper()}{line[1:]}.")
     if len(lines) > MOST_ADVICE:
-        _add(section, "p", f"{len(lines) - MOST_ADVICE} more stand below Interruptions.")
+        _add(section, "p", f"{len(lines) - MOST_ADVICE} more: see Interruptions.")
 
 
 def _timeline(body: ET.Element, report: RunReport) -> None:
     section, spent = _section(body, "Attempts"), report.account
     shown = report.starts[-MOST_ATTEMPTS:]
     if len(shown) < len(report.starts):
-        _add(section, "p", f"The last {len(shown)} of {len(report.starts):,} starts.")
+        _add(section, "p", f"The last {len(shown)} of {len(report.starts):,} attempts.")
     if not shown or spent.wall_s <= 0:
         _add(section, "p", "No attempt has begun.")
         return
     began_s = shown[0].began_s
     wall_s = spent.began_s + spent.wall_s - began_s
     grid = _add(section, "div", **{"class": "attempts"})
+    from_s = began_s
     for start in shown:
-        end = report.ends.get(start.attempt or report.starts.index(start) + 1)
-        where = " ".join(
-            filter(None, [end.host, f"job {end.job}" if end.job else ""] if end is not None else [])
-        )
-        name = f"{start.attempt}" if start.attempt is not None else "start"
-        _add(grid, "span", f"{name}  {where}", **{"class": "label"})
+        end = report.end_of(start)
+        where = f"{start.attempt or ''} {end.host}{f' job {end.job}' if end.job else ''}"
+        _add(grid, "span", where, **{"class": "label"})
         track = _add(grid, "div", **{"class": "track"})
-        queue = Span("queue", start.began_s - start.queued_s, start.began_s)
-        waited = [queue] * (start.queued_s > 0 and queue.began_s >= began_s)
-        for span in _visible([*waited, *parts_of(report, start)], wall_s):
+        # with what lies between it and the attempt before
+        end_s = start.began_s + start.ended
+        for span in _visible(spans_between(spent, from_s, end_s), wall_s):
             _piece(track, span, began_s, wall_s)
-        cause = (end.cause if end is not None else "") or "at work"
-        left = (start.began_s + start.ended - began_s) / wall_s
-        # behind the bar, or before it where no room is left
-        before = 1 - (start.began_s - start.queued_s - began_s) / wall_s
-        side = f"left:{left:.2%}" if left < 0.7 else f"right:{before:.2%}"
-        _add(track, "b", cause, style=side)
+        before, after = (from_s - began_s) / wall_s, 1 - (end_s - began_s) / wall_s
+        # behind the bar, or before it where more room is left
+        side = f"left:{1 - after:.2%};right:0"
+        if before > after:
+            side = f"right:{1 - before:.2%};left:0"
+        _add(track, "b", end.cause or "at work", style=side)
+        from_s = end_s
     _add(grid, "span")
     axis = _add(grid, "div", **{"class": "axis"})
     for part in (0.0, 0.5, 1.0):
@@ -159,12 +158,11 @@ def _timeline(body: ET.Element, report: RunReport) -> None:
         slow = f"Rank {facts['rank']} came last to {times}; rank 0 waited {late} for it"
         _add(section, "p", f"Times are those of rank 0. {slow if facts['rank'] else NO_RANK}.")
     legend = _add(section, "p", **{"class": "soft"})
-    for name in CATEGORIES:
-        if spent.seconds[name] > 0:
-            entry = _add(legend, "span", **{"class": "part"})
-            _swatch(entry, name)
-            _text(entry, name)
-            _text(legend, " ")
+    for name, _, _ in spent.parts:
+        entry = _add(legend, "span", **{"class": "part"})
+        _swatch(entry, name)
+        _text(entry, name)
+        _text(legend, " ")
 
 
 def _piece(track: ET.Element, span: Span, began_s: float, wall_s: float) -> None:
@@ -189,16 +187,10 @@ def _visible(spans: Sequence[Span], wall_s: float) -> list[Span]:
 def _where_time_went(body: ET.Element, report: RunReport) -> None:
     section, spent = _section(body, "Where the time went"), report.account
     bar = _add(section, "div", **{"class": "bar"})
-    parts = sorted(CATEGORIES, key=lambda name: -spent.seconds[name])
-    for name in parts:
-        if spent.wall_s > 0 and spent.seconds[name] > 0:
-            share = spent.seconds[name] / spent.wall_s
-            _add(bar, "i", title=name, style=f"width:{share:.3%}", **{"class": name})
     rows = []
-    for name in parts:
-        if spent.seconds[name] > 0:
-            share = spent.seconds[name] / spent.wall_s
-            rows.append([name, duration(spent.seconds[name]), f"{share:.1%}", CATEGORIES[name][0]])
+    for name, took_s, share in spent.parts:
+        _add(bar, "i", title=name, style=f"width:{share:.3%}", **{"class": name})
+        rows.append([name, duration(took_s), f"{share:.1%}", CATEGORIES[name][0]])
     _table(section, ("", "time", "part", "what it is"), rows, numbers=(1, 2), swatches=True)
     for line in spent.estimated:
         _add(section, "p", f"Estimated: {line}.", **{"class": "soft"})
@@ -211,14 +203,14 @@ def _interruptions(body: ET.Element, report: RunReport) -> None:
         return
     rows = [
         [
-            "" if each.attempt is None else each.attempt,
+            each.attempt or "",
             _when(each.at_s),
-            f"{each.cause}{f': {each.why}' if each.why else ''}",
+            each.story,
             f"{each.step:,}",
             "" if each.resumed_step is None else f"{each.resumed_step:,}",
             duration(each.lost_s),
-            "" if each.down_s is None else duration(each.down_s),
-            each.advice.replace("`", ""),
+            duration(each.down_s),
+            each.saved_by.replace("`", ""),
         ]
         for each in report.interruptions[-MOST_ROWS:]
     ]
@@ -227,12 +219,12 @@ def _interruptions(body: ET.Element, report: RunReport) -> None:
         "when",
         "cause",
         "reached step",
-        "went on at",
+        "resumed at step",
         "done again",
         "until the next step",
         "what would have saved it",
     )
-    _table(section, head, rows, numbers=(0, 3, 4, 5, 6))
+    _table(section, head, rows, numbers=(0, 3, 4, 5, 6), stacks=True)
 
 
 def _curves(body: ET.Element, report: RunReport, curves: Sequence[Curve]) -> None:
@@ -240,30 +232,23 @@ def _curves(body: ET.Element, report: RunReport, curves: Sequence[Curve]) -> Non
     if not curves:
         _add(section, "p", "The run has logged none.")
         return
-    _with_code(_add(section, "p"), soundness(report.curves))
+    _with_code(_add(section, "p"), report.soundness)
     controls = _add(section, "div", **{"class": "controls"})
     label = _add(controls, "label")
-    _text(_add(label, "input", type="checkbox", id="log"), "", tail=" log axis")
+    _add(label, "input", type="checkbox", id="log").tail = " log axis"
     label = _add(controls, "label", "smoothing ")
     _add(label, "input", type="range", id="smooth", min="0", max="0.99", step="0.01", value="0")
-    hint = "drag to zoom, double click to go back; dashed lines: a start; faint: done again"
+    hint = (
+        "drag to zoom, double click to go back; dashed: an attempt resumed there; faint: done again"
+    )
     _add(controls, "span", hint)
     if len(curves) < len(report.curves):
         _add(section, "p", f"The first {len(curves)} of {len(report.curves):,} metrics.")
     box = _add(section, "div", id="curves", **{"class": "curves"})
     for curve in curves:
-        facts, place = summarize(curve), _add(box, "div", **{"class": "curve"})
+        place = _add(box, "div", **{"class": "curve"})
         _add(place, "h3", curve.name)
-        words = []
-        if facts["min"] is not None:
-            words = [
-                f"last {facts['last']:.5g}",
-                f"least {facts['min']:.5g} at step {facts['min_step']:,}",
-                f"greatest {facts['max']:.5g} at step {facts['max_step']:,}",
-            ]
-        if facts["not_finite_from"] is not None:
-            words.append(f"no number at step {facts['not_finite_from']:,}")
-        _add(place, "p", ", ".join(words), **{"class": "soft"})
+        _add(place, "p", describe(curve), **{"class": "soft"})
         _add(place, "div", **{"class": "plot"})
 
 
@@ -299,20 +284,25 @@ def _checkpoints(
     section = _section(body, "Checkpoints")
     saves = {save.name: save for save in report.saves}
     waited = sum(save.stall_s for save in report.saves)
-    _add(
-        section,
-        "p",
-        f"{len(report.saves):,} saves in all, for which the loop waited {duration(waited)}; "
-        f"{existing:,} exist.",
+    told = (
+        f"{len(report.saves):,} saves in all, for which the loop waited {duration(waited)}. Of it "
+        f"{duration(report.account.seconds['save'])} is `save` above; the rest is in `stop`, for "
+        f"last saves, and in `redone`. {existing:,} checkpoints exist."
     )
+    _with_code(_add(section, "p"), told)
+    if report.saves and not existing:
+        told = (
+            "The folder holds no checkpoints: only the journal is here; the last one saved was step"
+        )
+        _add(section, "p", f"{told} {report.saves[-1].step:,}.")
+    if report.best is not None:
+        _add(section, "p", f"Best: {report.best.text}.")
     if report.status.run is not None and checkpoints:
         best = next((facts for facts in checkpoints if facts.get("best")), None)
         place = Path(report.status.run, "checkpoints").absolute()
         words = "They lie in "
-        if best is not None and report.best is not None:
-            metric = report.best.metric
-            value = unpack_metrics(best["metrics"]).get(metric, math.nan)
-            words = f"The best, {metric} {value:.5g} at step {best['step']:,}: "
+        if best is not None:
+            words = f"The best checkpoint, step {best['step']:,}: "
             place /= best["name"]
         _add(_add(section, "p", words), "code", str(place))
     rows = []
@@ -333,8 +323,8 @@ def _checkpoints(
                 metrics,
                 size(facts["size_bytes"]),
                 size(max(0, facts["size_bytes"] - facts["disk_bytes"])),
-                "" if save is None else duration(save.save_s),
-                "" if save is None else duration(save.stall_s),
+                duration(save and save.save_s),
+                duration(save and save.stall_s),
                 "" if save is None else save.attempt,
                 _when(facts["verified"])[:19] if facts.get("verified") else "",
                 ", ".join(
@@ -358,20 +348,23 @@ def _checkpoints(
             "copies at",
         )
         _table(section, head, rows, numbers=(1, 5, 6, 7, 8, 9))
-        told = "Verified: it was read again after its save, by a start or before older ones were "
+        told = (
+            "Verified: it was read again after its save, by an attempt or before older ones were "
+        )
         _add(section, "p", f"{told}deleted, and every digest was right.", **{"class": "soft"})
 
 
 def _environment(body: ET.Element, report: RunReport) -> None:
     section = _section(body, "What it ran")
     if not report.environments:
-        _add(section, "p", "The journal does not tell: the run is from an older version.")
+        _add(section, "p", "The journal does not say it: the run is from an older version.")
         return
     rows = [[name, _shown(value)] for name, value in report.environments[-1][1].items()]
     _table(section, ("", f"in attempt {report.environments[-1][0]}"), rows)
     found = changes(report.environments)
-    _add(section, "p", "" if found else "Nothing of it changed between attempts.")
-    if found:
+    if not found:
+        _add(section, "p", "Nothing of it changed between attempts.")
+    else:
         rows = [[e["attempt"], e["what"], _shown(e["from"]), _shown(e["to"])] for e in found]
         _table(section, ("attempt", "what changed", "from", "to"), rows[-MOST_ROWS:], numbers=(0,))
 
@@ -380,7 +373,7 @@ def _warnings(body: ET.Element, report: RunReport) -> None:
     if report.warnings:
         section = _section(body, "Warnings")
         rows = [[attempt, _when(at_s), line] for attempt, at_s, line in report.warnings]
-        _table(section, ("attempt", "when", "what was told"), rows, numbers=(0,))
+        _table(section, ("attempt", "when", "warning"), rows, numbers=(0,))
 
 
 def _section(body: ET.Element, title: str) -> ET.Element:
@@ -396,9 +389,15 @@ def _table(
     *,
     numbers: Sequence[int] = (),
     swatches: bool = False,
+    stacks: bool = False,
 ) -> None:
-    table = _add(_add(parent, "div", **{"class": "wide"}), "table")
-    cell = partial(_cell, numbers=numbers)
+    """Add a table. `stacks`: on a narrow screen each cell is a line below its column's name."""
+    kind = {"class": "stacks"} if stacks else {}
+    table, head = _add(_add(parent, "div", **{"class": "wide"}), "table", **kind), [*head]
+
+    def cell(line: ET.Element, tag: str, at: int, value: object) -> ET.Element:
+        return _add(line, tag, str(value), **({"class": "number"} if at in numbers else {}))
+
     line = _add(_add(table, "thead"), "tr")
     for at, name in enumerate(head):
         cell(line, "th", at, name)
@@ -407,6 +406,8 @@ def _table(
         line = _add(body, "tr")
         for at, value in enumerate(row):
             place = cell(line, "td", at, "" if swatches and not at else value)
+            if stacks:
+                place.set("data-head", head[at])
             if swatches and not at:
                 place.set("class", "name")
                 _swatch(place, str(value))
@@ -415,12 +416,6 @@ def _table(
                 place.set("class", "name")
             elif isinstance(value, str) and len(value) > LONG:
                 place.set("class", "long")
-
-
-def _cell(
-    line: ET.Element, tag: str, at: int, value: object, *, numbers: Sequence[int]
-) -> ET.Element:
-    return _add(line, tag, str(value), **({"class": "number"} if at in numbers else {}))
 
 
 def _swatch(parent: ET.Element, category: str) -> None:
@@ -435,11 +430,9 @@ def _add(parent: ET.Element, tag: str, text: str = "", **attributes: str) -> ET.
     return element
 
 
-def _text(parent: ET.Element, text: str, tail: str = "") -> None:
-    """Add text behind the last child of `parent`; or `tail` behind `parent` itself."""
-    if tail:
-        parent.tail = tail
-    elif len(parent):
+def _text(parent: ET.Element, text: str) -> None:
+    """Add text behind the last child of `parent`."""
+    if len(parent):
         parent[-1].tail = (parent[-1].tail or "") + _clean(text)
     else:
         parent.text = (parent.text or "") + _clean(text)

@@ -6,23 +6,20 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal, scan
-from ..errors import StoreError
 from ..inspect.mirrors import MirrorFacts, mirrors_of_run
 from ..inspect.starts import ProgramStart
 from ..journal import Event, Log
 from ..legible import counted, duration
-from ..store.checkpoint_index import CheckpointIndex
 from ..supervise import status
 from ..supervise.place import JOURNAL
 from ..supervise.status import RunDirectories, Status
-from .accounting import CATEGORIES, Account, Span, account, spans_of
-from .curves import Curve, MetricsReader, summarize
-from .interruptions import Interruption, advice, interruptions
+from .accounting import CATEGORIES, Account, account, named, seconds_between
+from .curves import Curve, MetricsReader, soundness, summarize
+from .interruptions import COSTS, NOT_TOLD, NOTICES, Interruption, advice, interruptions
 from .times import Position, StartTimes, start_times
 
 ALIVE = {"running"}
@@ -55,6 +52,14 @@ class BestValue(NamedTuple):
     step: int
     largest: bool  # whether the largest is best
 
+    @property
+    def text(self) -> str:
+        """The value, its step, and what decides."""
+        which = "largest" if self.largest else "smallest"
+        return (
+            f"{self.metric} {self.value:.5g} at step {self.step:,}, the {which} by keep=Best(...)"
+        )
+
 
 class RunReport(NamedTuple):
     """What became of one run. Times are Unix seconds."""
@@ -77,25 +82,58 @@ class RunReport(NamedTuple):
     verified: Mapping[str, float]
 
     @property
+    def lost(self) -> dict[str, float]:
+        """What interruptions cost by category, the greatest first. The first start is not in it."""
+        sums = {name: sum(each.costs[name] for each in self.interruptions) for name in COSTS}
+        return {name: sums[name] for name in sorted(sums, key=lambda name: -sums[name])}
+
+    @property
+    def lost_s(self) -> float:
+        """All that interruptions cost."""
+        return sum(self.lost.values())
+
+    def end_of(self, start: StartTimes) -> ProgramStart:
+        """Return why and where a start ended."""
+        return self.ends.get(start.attempt or self.starts.index(start) + 1, NOT_TOLD)
+
+    @property
+    def soundness(self) -> str:
+        """Whether the curves are sound, in sentences; empty: there are none."""
+        told = soundness(self.curves)
+        undone = {attempt for curve in self.curves for attempt, _, _ in curve.undone}
+        joined = [
+            after
+            for start, after in itertools.pairwise(self.starts)
+            if after.restored is not None and start.attempt not in undone
+        ]
+        changed = dict.fromkeys(each["what"] for each in changes(self.environments))
+        if told and joined:
+            told.append(f"{named(joined).capitalize()}: no step was logged twice")
+        if told and changed:
+            told.append(f"Changed between attempts: {', '.join(changed)} (see What it ran)")
+        return " ".join(f"{each}." for each in told)
+
+    @property
     def verdict(self) -> tuple[str, str]:
         """("done", "goes on" or "needs you", one sentence)."""
-        state, why = self.status.state, self.status.why
+        state, reason = self.status.state, self.status.why and f" ({self.status.why})"
         step = "" if self.status.step is None else f" at step {self.status.step:,}"
-        lost = self.account.seconds["redone"]
-        again = f"; {duration(lost)} of training done again" if lost >= 1 else ""
+        parts = [f"{duration(s)} {COSTS[name]}" for name, s in self.lost.items() if s >= 1]
+        lost = f" lost {duration(self.lost_s)}, the first start not counted: {', '.join(parts)}"
         causes = Counter(each.cause for each in self.interruptions).most_common()
         told = [f"{count} {cause}" for cause, count in causes[:MOST_CAUSES]]
         if rest := sum(count for _, count in causes[MOST_CAUSES:]):
             told.append(f"{rest} of other causes")
-        why_ended = ", ".join(told)
+        why_ended = f" ({', '.join(told)})" if told else ""
         times = counted(len(self.interruptions), "interruption")
-        story = f"{times}{f' ({why_ended})' if causes else ''}{again}"
+        signals = "".join(NOTICES.get(cause, "") for cause, _ in causes)
+        story = f"{times}{why_ended}{lost if parts else ''}.{signals}"
         if state == "done":
-            return "done", f"It finished{step}: {story}."
+            return "done", f"It finished{step}: {story}"
         if state in {"running", "queued"}:
             at_work = "It is at work" if state == "running" else "It waits in the queue"
-            return "goes on", f"{at_work}{step}{f' ({why})' if why else ''}: {story}."
-        return "needs you", f"It is {state}{step}{f' ({why})' if why else ''}: {story}."
+            return "goes on", f"{at_work}{step}{reason}: {story}"
+        return "needs you", f"It is {state}{step}{reason}: {story}"
 
 
 def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
@@ -115,6 +153,7 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
     starts = start_times(logs, events, over=not alive, seen=collector)
     spent = account(starts, (time.time() if now_s is None else now_s) if alive else None)
     curves = collector.metrics.curves()
+    ended = interruptions(spent, starts, causes, alive=alive)
     best_s = sum(save.stall_s for save in collector.saves if save.reason == "new best")
     return RunReport(
         found.name,
@@ -122,14 +161,14 @@ def read(place: RunDirectories, now_s: float | None = None) -> RunReport:
         spent,
         starts,
         causes,
-        interruptions(spent, starts, causes, alive=alive),
-        advice(spent, starts, supervised=place.directory is not None, best_s=best_s),
+        ended,
+        advice(spent, starts, ended, supervised=place.directory is not None, best_s=best_s),
         sorted(collector.saves, key=lambda save: save.at_s),
         sorted(collector.environments, key=lambda each: each[0]),
         sorted(collector.warnings)[-MOST_TOLD:],
         collector.metrics,
         curves,
-        _best(place.run, curves),
+        _best(collector.keep, curves),
         mirrors_of_run(logs),
         collector.verified,
     )
@@ -149,6 +188,8 @@ def facts(report: RunReport) -> dict[str, Any]:
         "wall_s": spent.wall_s,
         "goodput": spent.goodput,
         "seconds": spent.seconds,
+        "lost_s": report.lost_s,
+        "lost": report.lost,
         "google": google_seconds(spent),
         "estimated": spent.estimated,
         "attempts": [_attempt_facts(report, start) for start in report.starts],
@@ -193,15 +234,6 @@ def changes(environments: Sequence[tuple[int, dict[str, Any]]]) -> list[dict[str
     return found
 
 
-def parts_of(report: RunReport, start: StartTimes) -> list[Span]:
-    """Return the stretches of one start, cut at its ends."""
-    end_s = start.began_s + start.ended
-    return [
-        span._replace(began_s=max(span.began_s, start.began_s), ended_s=min(span.ended_s, end_s))
-        for span in spans_of(report.account, start)
-    ]
-
-
 class _Collector:
     """Takes what a report shows from the events of all attempts; each is seen once."""
 
@@ -211,6 +243,7 @@ class _Collector:
         self.environments: list[tuple[int, dict[str, Any]]] = []
         self.warnings: list[tuple[int, float, str]] = []
         self.verified: dict[str, float] = {}
+        self.keep = ""  # the newest attempt's rule
 
     def __call__(self, log: Log, counts: bool, place: Position, event: Event) -> None:
         kind = event["event"]
@@ -221,6 +254,7 @@ class _Collector:
             case "saved":
                 self.saves.append(_save(log.attempt, place[0], event))
             case "restored" | "pruned":
+                self.keep = self.keep or str(event.get("keep") or "")
                 named = event.get("read_back") or [event.get("checkpoint")]
                 for name in named if isinstance(named, list) else ():
                     before = self.verified.get(str(name), 0.0)
@@ -272,10 +306,8 @@ def late_ranks(saves: Sequence[Save]) -> list[dict[str, Any]]:
 
 
 def _attempt_facts(report: RunReport, start: StartTimes) -> dict[str, Any]:
-    told = report.ends.get(start.attempt or report.starts.index(start) + 1)
-    seconds: dict[str, float] = {}
-    for span in parts_of(report, start):
-        seconds[span.category] = seconds.get(span.category, 0.0) + span.ended_s - span.began_s
+    told = report.end_of(start)
+    end_s = start.began_s + start.ended
     return {
         "attempt": start.attempt,
         "began": start.began_s,
@@ -283,26 +315,24 @@ def _attempt_facts(report: RunReport, start: StartTimes) -> dict[str, Any]:
         "queued_s": start.queued_s,
         "first_step": start.first,
         "last_step": start.last[0],
-        "cause": told.cause if told is not None else "",
-        "host": told.host if told is not None else "",
-        "job": told.job if told is not None else None,
-        "seconds": seconds,
+        "cause": told.cause,
+        "host": told.host,
+        "job": told.job,
+        "seconds": dict(seconds_between(report.account, start.began_s, end_s)),
     }
 
 
-def _best(run: Path | None, curves: Sequence[Curve]) -> BestValue | None:
-    rule = None
-    if run is not None:
-        with suppress(OSError, StoreError):
-            rule = CheckpointIndex(run).latest().head.best_rule
-    curve = next((each for each in curves if rule is not None and each.name == rule.metric), None)
-    if rule is None or curve is None:
+def _best(keep: str, curves: Sequence[Curve]) -> BestValue | None:
+    """Return the best value by the rule `keep`, as it is journalled: `Best('val_acc', max, 1)`."""
+    rules = {f"Best({curve.name!r}, ": curve for curve in curves}
+    first = min((rule for rule in rules if rule in keep), key=keep.find, default=None)
+    if first is None:
         return None
-    largest, facts = rule.direction is max, summarize(curve)
-    value, step = (
-        (facts["max"], facts["max_step"]) if largest else (facts["min"], facts["min_step"])
-    )
-    return None if value is None else BestValue(rule.metric, value, step, largest)
+    word, facts = keep.partition(first)[2][:3], summarize(rules[first])
+    value = facts.get(word)
+    if value is None:
+        return None
+    return BestValue(rules[first].name, value, facts[f"{word}_step"], word == "max")
 
 
 def _flat(value: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]]:

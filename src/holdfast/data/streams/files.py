@@ -57,16 +57,29 @@ class Files:
             UsageError: the file has changed.
         """
         found = [b""] * len(begins)
-        order = np.argsort(begins, kind="stable")
-        starts, stops = begins[order], np.maximum.accumulate(ends[order])
-        far = starts[1:] > stops[:-1] + _GAP
-        far |= starts[1:] // _ONE_READ > starts[:-1] // _ONE_READ
-        for group in filter(len, np.split(order, np.flatnonzero(far) + 1)):
-            first = int(begins[group[0]])
-            data = self._read_one(number, first, int(ends[group].max()))
-            for at in group.tolist():
-                found[at] = data[int(begins[at]) - first : int(ends[at]) - first]
+        firsts, lasts = begins.tolist(), ends.tolist()
+        group: list[int] = []  # neighbours, which are read with one call
+        first = stop = 0
+        for at in sorted(range(len(firsts)), key=firsts.__getitem__):
+            begin = firsts[at]
+            if group and (begin > stop + _GAP or begin // _ONE_READ > first // _ONE_READ):
+                self._read_group(number, group, firsts, lasts, found)
+                group = []
+            if not group:
+                first = stop = begin
+            group.append(at)
+            stop = max(stop, lasts[at])
+        if group:
+            self._read_group(number, group, firsts, lasts, found)
         return found
+
+    def _read_group(
+        self, number: int, group: list[int], begins: list[int], ends: list[int], into: list[bytes]
+    ) -> None:
+        first = begins[group[0]]
+        data = self._read_one(number, first, max(ends[at] for at in group))
+        for at in group:
+            into[at] = data[begins[at] - first : ends[at] - first]
 
     def _read_one(self, number: int, begin: int, end: int) -> bytes:
         opened = self._open(number)

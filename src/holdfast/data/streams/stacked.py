@@ -24,8 +24,9 @@ def stack(samples: Sequence[Any]) -> Any:
         members = [stack(each) for each in zip(*samples, strict=True)]
         return type(first)(*members) if hasattr(first, "_fields") else tuple(members)
     if isinstance(first, np.ndarray | np.generic | int | float | bool):
-        shapes = {(np.shape(each), np.asarray(each).dtype.kind) for each in samples}
-        return np.stack([*map(np.asarray, samples)]) if len(shapes) == 1 else [*samples]
+        arrays = [*map(np.asarray, samples)]
+        alike = len({(each.shape, each.dtype.kind) for each in arrays}) == 1
+        return np.stack(arrays) if alike else [*samples]
     if type(first).__module__.partition(".")[0] == "torch":
         return sys.modules["torch"].stack([*samples])  # a sample of it has imported torch
     return [*samples]

@@ -74,7 +74,12 @@
   log.addEventListener("change", all);
   smooth.addEventListener("input", all);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
-  let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; all(); } });
+  // a scrollbar that appears makes the box narrower, too
+  let width = box.clientWidth;
   all();
+  new ResizeObserver(() => {
+    if (box.clientWidth === width) return;
+    width = box.clientWidth;
+    requestAnimationFrame(all);
+  }).observe(box);
 })();
