@@ -401,6 +401,12 @@ def test_threads_may_read_one_stream():
         sys.setswitchinterval(interval)
 
 
+def test_datasets_may_stand_in_a_list_of_sources():
+    """One behind the other; a list without any source is a dataset itself."""
+    assert [*range(7)] == samples(Stream([Indexed(range(4)), range(4, 7)], 2, shuffle=False))
+    assert [[0, 1], [2, 3]] == Stream([[0, 1], [2, 3]], 2, shuffle=False, collate=list)[0]
+
+
 def test_what_cannot_be_meant_is_refused_in_one_line():
     """Each message says what to write instead."""
     stream = Stream(range(10), 2)
