@@ -2,20 +2,24 @@
 
 import itertools
 import pickle
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subset, TensorDataset
 
 from feeds import resumes_anywhere
-from holdfast.data import Mix, Pack, Stream, Window
+from holdfast.data import Mix, Pack, Seeded, Stream, Window
 from holdfast.data.feed import feed_for
 from holdfast.data.streams.mixture import Mixture, Phase
-from holdfast.data.streams.orders import order_of
+from holdfast.data.streams.orders import RecentValues, order_of
 from holdfast.data.streams.source import Indexed, Source, SourceShard
 from holdfast.errors import Mismatch, UsageError
 from subjects import asked_of
@@ -39,6 +43,11 @@ class Files(Source):
     def document(self, shard, row):
         """Tokens that say where they are from; some documents are empty, some long."""
         return [shard * 1000 + row] * ((shard + row * 7) % 11)
+
+
+class OwnWay(DataLoader):
+    def __iter__(self):
+        yield from super().__iter__()
 
 
 def first_number(sample):
@@ -151,6 +160,25 @@ def test_an_epoch_ends_with_the_first_source_or_with_all():
     assert {*range(1000), *range(5000, 5100)} == {*whole}
     by_length = Counter(samples(Stream(Mix(sources), 16)))
     assert abs(sum(by_length[each] for each in range(5000, 5100)) - 100) <= 2
+
+
+@given(st.lists(st.floats(1e-9, 1e9) | st.just(0.0), min_size=1, max_size=40).filter(any), st.integers(0, 10**12))
+def test_shares_are_exact_and_only_grow(weights, places):
+    """Whatever the weights, a source has its share of the first places, within two, and never less of more places."""
+    [phase] = Mixture([Numbered("a", 1)] * len(weights), [Phase(0, weights)], 0, 1)._phases
+    counts, more = phase.counts(places), phase.counts(places + 1)
+    assert places == sum(counts)
+    assert [1, *[0] * (len(weights) - 1)] == sorted(map(int.__sub__, more, counts), reverse=True)
+    parts = [Fraction(weight) for weight in weights]
+    assert all(abs(count - places * part / sum(parts)) < 2 for count, part in zip(counts, parts, strict=True))
+
+
+def test_a_small_source_beside_a_huge_one_costs_no_more():
+    """Of 10 samples among 10**9: a batch needs one block of places, not so many that each source has one."""
+    stream = Stream(Mix({"few": range(10), "many": range(10**9)}), 8)
+    mixture: Any = stream._layout(stream._now)
+    assert 8 == len(stream[10**8])
+    assert {1024} == {len(block.sources) for block in mixture._block._found.values()}
 
 
 # Packing --------------------------------------------------------------------------------------------------------
@@ -313,12 +341,83 @@ def test_shards_that_were_added_behind_wait_for_the_next_epoch():
     assert 5 == len(taken)
 
 
+def test_a_dataset_may_grow_by_whole_shards():
+    """It has no files: each 10,000 samples count as one."""
+
+    def made(length):
+        return feed_for(Stream(Indexed(range(length), "numbers"), 64), 1)
+
+    small = made(20_000)
+    batches = small.open(0, None)
+    next(batches)
+    assert next(made(30_000).open(0, small.position(1))).tolist() == next(batches).tolist()
+    part = made(20_010)
+    next(part.open(0, None))
+    with pytest.raises(Mismatch, match="Put new shards behind the old ones"):
+        made(20_020).open(0, part.position(1))
+
+
+def test_documents_of_other_sizes_are_other_sources():
+    """Another tokenizer moves the sequences, also when the documents and all tokens are as many."""
+    lengths = ([3, 5, 4], [5, 3, 4], [3, 5, 4])
+    first, other, same = (
+        Stream(Pack(each, 4, tokenize=lambda size: np.full(size, 7)), 2).describe() for each in lengths
+    )
+    assert first == same
+    assert {"sources"} == {fact for fact in first if first[fact] != other[fact]}
+
+
+def test_a_loader_of_single_samples_tells_what_decides_their_order():
+    """Through torch's own wrappers, too: else a resume with another seed would take other samples in silence."""
+    wraps = {
+        "bare": lambda stream: stream,
+        "seeded": lambda stream: Seeded(stream, 1),
+        "subset": lambda stream: Subset(stream, range(5)),
+        "several": lambda stream: Subset(ConcatDataset([TensorDataset(torch.ones(3)), stream]), range(5)),
+    }
+    changes = ({"seed": 1}, {"shuffle": Window()}, {"sources": range(11)})
+    for name, wrap in wraps.items():
+        before, *after = (
+            feed_for(DataLoader(wrap(Stream(**{"sources": range(10), **change})), 2), 1).describe()["sources"]
+            for change in ({}, *changes)
+        )
+        with asked_of(name):
+            assert before not in after
+
+
+def test_threads_may_read_one_stream():
+    """What one of them drops another computes again, and none finds it missing."""
+    values = RecentValues(lambda key: [key], 2)
+
+    def walk(first):
+        return all([key % 7] == values(key % 7) for key in range(first, first + 30_000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(walk, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_datasets_may_stand_in_a_list_of_sources():
+    """One behind the other; a list without any source is a dataset itself."""
+    assert [*range(7)] == samples(Stream([Indexed(range(4)), range(4, 7)], 2, shuffle=False))
+    assert [[0, 1], [2, 3]] == Stream([[0, 1], [2, 3]], 2, shuffle=False, collate=list)[0]
+
+
 def test_what_cannot_be_meant_is_refused_in_one_line():
     """Each message says what to write instead."""
     stream = Stream(range(10), 2)
     for words, mistake in {
         "batch_size is for one rank": lambda: Stream(range(9), 2, global_batch_size=4),
         "each needs one": lambda: Stream(range(9), global_batch_size=2, ranks=(0, 3)),
+        "a step of 0 samples": lambda: Stream(range(9), 0),
+        "of 0 samples": lambda: Stream(range(9), global_batch_size=0),
+        "a str cannot be a source": lambda: Stream("train.jsonl", 2),
+        "a dict cannot be a source": lambda: Stream({"train": [1]}, 2),
+        "iterates in its own way": lambda: feed_for(OwnWay(stream, batch_size=None), 1),
         "ranks count from 0": lambda: Stream(range(9), 2, ranks=(3, 3)),
         "needs len\\(\\) and \\[index\\]": lambda: Stream(iter(range(9)), 2),
         "True, False or a Window": lambda: Stream(range(9), 2, shuffle=100),

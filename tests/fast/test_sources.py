@@ -543,3 +543,13 @@ def test_a_mixture_leaves_out_damaged_samples_of_its_sources(tmp_path):
     found = [each for batch in mixed for each in batch]
     assert {0, 1, 2, 4, 5, 6, 7, 9, *range(100, 110)} == {*found}
     assert [1, 5, 7, 9] == [*Kept(Skipping(JsonLines(paths)), lambda value: value % 2)]
+
+
+def test_many_sources_keep_few_files_open(tmp_path):
+    """A mixture of four sources, each of 60 files: 64 of them are open at most."""
+    for number in range(240):
+        (tmp_path / f"{number % 4}-{number}.txt").write_text("a\n")
+    before = len(os.listdir("/dev/fd"))
+    stream = Stream(Mix([Lines(tmp_path / f"{number}-*.txt") for number in range(4)], until="all"), 240)
+    assert 240 == len(stream[0])
+    assert len(os.listdir("/dev/fd")) <= before + 64

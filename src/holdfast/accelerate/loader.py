@@ -61,6 +61,11 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
         for each in (loader.batch_sampler, loader.sampler)
         if isinstance(each, BatchSamplerShard)
     ]
+    if any(each.batch_sampler is None for each in shards):
+        raise UsageError(
+            "a loader without a batch size, as of a stream that makes batches, is not shared out by"
+            " accelerate: leave it out of prepare()"
+        )
     if any(
         not each.even_batches and not each.drop_last and each.num_processes > 1 for each in shards
     ):

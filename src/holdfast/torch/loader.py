@@ -22,8 +22,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
 from ..data.order import derive_key
-from ..data.seekable import Step
+from ..data.seekable import SeekableBatches, Step
 from ..data.stateful import loses_shuffle_buffer
+from ..errors import UsageError
 from .iterables import DatasetFeed, IterableFeed, unproven_dataset
 from .loader_clone import (
     clone_loader,
@@ -55,6 +56,11 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     else:
         ours = (_iterates_as(loader, DataLoader) or _is_endless(loader)) and not hasattr(
             loader, "state_dict"
+        )
+    if not ours and isinstance(loader.dataset, SeekableBatches):
+        raise UsageError(
+            f"a {type(loader).__name__} iterates in its own way, and its stream would have the"
+            " order of the first epoch in each: give it a plain DataLoader"
         )
     if not ours:
         return None

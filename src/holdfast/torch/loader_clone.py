@@ -21,14 +21,17 @@ from typing import Any
 import torch
 from torch.utils.data import (
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     RandomSampler,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
-from ..data.facts import loader_facts
+from ..data.facts import LoaderFacts, loader_facts
 from ..data.seeded import Seeded
+from ..data.seekable import SeekableBatches
 from .workers import WorkerInit
 
 
@@ -132,4 +135,19 @@ def facts_of(loader: DataLoader[Any]) -> dict[str, Any]:
         if isinstance(dataset, Seeded)
         else type(dataset).__name__
     )
-    return loader_facts(loader, dataset) | {"dataset": name}
+    streams = [
+        [stream[fact] for fact in ("seed", "shuffle", "sources")]
+        for stream in _streams_inside(dataset)
+    ]
+    facts = {"dataset": name} | ({"sources": streams} if streams else {})
+    return loader_facts(loader, dataset) | facts
+
+
+def _streams_inside(dataset: Any) -> list[LoaderFacts]:
+    """Return the facts of a stream of single samples, also where torch's datasets wrap it."""
+    if isinstance(dataset, SeekableBatches):
+        return [dataset.describe()]
+    if isinstance(dataset, Seeded | Subset):
+        return _streams_inside(dataset.dataset)
+    parts = dataset.datasets if isinstance(dataset, ConcatDataset) else []
+    return [facts for each in parts for facts in _streams_inside(each)]

@@ -330,7 +330,8 @@ def _require_no_batching(loader: DataLoader[Any]) -> None:
     if type(loader.sampler) is not SequentialSampler:
         raise UsageError(
             f"a stream has an order of its own, and shares it out between ranks: the loader's"
-            f" {type(loader.sampler).__name__} would do so again. Remove it, and shuffle=True"
+            f" {type(loader.sampler).__name__} would do so again. Remove it, and shuffle=True;"
+            " Lightning's Trainer needs use_distributed_sampler=False"
         )
 
 

@@ -21,7 +21,7 @@ from .source import DamagedSample, Source, SourceShard
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_OPEN = 64  # files at a time
+_OPEN = 64  # files at a time, of all sources
 _GAP = 1 << 16  # bytes between two samples that are still read with one call
 _ONE_READ = 1 << 24  # a call reads samples that begin in such a stretch of the file
 _KEPT_FROM = 1 << 20  # a smaller file is read as fast as its index
@@ -43,11 +43,10 @@ class DataFile(NamedTuple):
 
 
 class Files:
-    """Data files. The last few that were read stay open."""
+    """Data files. The last few that a process has read stay open."""
 
     def __init__(self, paths: Paths) -> None:
         self.all = [look(path) for path in find(paths)]
-        self._open = RecentValues(self._open_unchanged, _OPEN)
 
     def read(self, number: int, begins: Ids, ends: Ids) -> list[bytes]:
         """Return these parts of a file; those that lie close together are read with one call.
@@ -82,7 +81,7 @@ class Files:
             into[at] = data[begins[at] - first : ends[at] - first]
 
     def _read_one(self, number: int, begin: int, end: int) -> bytes:
-        opened = self._open(number)
+        opened = _opened((self, number))
         pieces, at = [], begin
         while at < end:
             try:
@@ -103,10 +102,6 @@ class Files:
         """
         require_unchanged(self.all[number])
         return DamagedSample(f"{self.all[number].path}: byte {offset}: {why}")
-
-    def _open_unchanged(self, number: int) -> _Open:
-        require_unchanged(self.all[number])
-        return _Open(self.all[number].path)
 
 
 class FileSource(Source):
@@ -148,6 +143,15 @@ class _Open:
     def __del__(self) -> None:
         if "descriptor" in vars(self):
             os.close(self.descriptor)
+
+
+def _open_unchanged(at: tuple[Files, int]) -> _Open:
+    file = at[0].all[at[1]]
+    require_unchanged(file)
+    return _Open(file.path)
+
+
+_opened = RecentValues(_open_unchanged, _OPEN)
 
 
 def find(paths: Paths) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,7 @@ from .source import as_source
 
 FIRST, ALL = "first", "all"  # an epoch ends when such sources have been read whole
 
-_ONE = 1 << 32  # weights are whole numbers of these parts, so that counts are exact
-_BLOCK = 1024  # places within which the sources are shuffled, at least
+_BLOCK = 1024  # places within which the sources are shuffled
 
 
 class Mix:
@@ -65,13 +64,13 @@ class _Shares(NamedTuple):
     """The sources' shares of the places of one phase."""
 
     begins: int
-    bounds: list[int]  # cumulative, from 0 to _ONE
-    block: int  # each source that has a weight gets at least one place of so many
+    parts: list[int]  # the weights as whole numbers, so that counts are exact
 
     def counts(self, places: int) -> list[int]:
-        """Return how many of the first `places` places each source takes; they sum to `places`."""
-        at = [places * bound // _ONE for bound in self.bounds]
-        return [after - before for before, after in pairwise(at)]
+        """Return how many of the first `places` places each source takes; they sum to `places`, and
+        with more places none of them is less.
+        """
+        return _shared_out(places, self.parts)
 
 
 class _Block(NamedTuple):
@@ -116,16 +115,13 @@ class Mixture:
     def locate(self, place: int) -> tuple[int, int]:
         """Return the source at a place of an epoch, and how many of its samples came before."""
         number = bisect_right(self._ends, place)
-        phase = self._phases[number]
-        within = place - phase.begins
-        block = min(within // phase.block, self._last_block(number))
+        block, at = divmod(place - self._phases[number].begins, _BLOCK)
         found = self._block((number, block))
-        at = within - block * phase.block
         return int(found.sources[at]), int(found.ranks[at])
 
     def _length_until(self, until: str) -> int:
         wanted = [part.length for part in self._parts]
-        if until == ALL and not all(self._phases[-1].counts(_ONE)):
+        if until == ALL and not all(self._phases[-1].parts):
             raise UsageError(
                 f"until={ALL!r}: a source whose last weight is 0 may never be read whole"
             )
@@ -150,19 +146,11 @@ class Mixture:
         ]
         return [*map(sum, zip(*gave, strict=True))]
 
-    def _last_block(self, phase: int) -> int:
-        """Return the number of a phase's last block, which takes what is left, too: a block of less
-        than the others could give a source less than nothing.
-        """
-        each = self._phases[phase]
-        return max(0, (self._ends[phase] - each.begins) // each.block - 1)
-
     def _compute_block(self, at: tuple[int, int]) -> _Block:
         number, block = at
         phase = self._phases[number]
-        start = block * phase.block
-        whole = self._ends[number] - phase.begins
-        end = whole if block == self._last_block(number) else start + phase.block
+        start = block * _BLOCK
+        end = min(start + _BLOCK, self._ends[number] - phase.begins)
         before, after = phase.counts(start), phase.counts(end)
         shares = [b - a for a, b in zip(before, after, strict=True)]
         key = derive_key(STREAM_ORDER, self._seed, "mixture", number)
@@ -210,14 +198,14 @@ def _shares(phase: Phase) -> _Shares:
     total = sum(phase.weights)
     if not total > 0 or min(phase.weights) < 0 or total == float("inf"):
         raise UsageError(f"weights are numbers from 0, one of them above it, not {phase.weights}")
-    bounds, sofar = [0], 0.0
-    for weight in phase.weights:
-        sofar += weight
-        bounds.append(round(sofar / total * _ONE))
-    bounds[-1] = _ONE
-    parts = [b - a for a, b in pairwise(bounds)]
-    if any(weight and not part for weight, part in zip(phase.weights, parts, strict=True)):
-        raise UsageError("a weight is less than 1/2**32 of all: leave the source out")
-    smallest = min(part for part in parts if part)
-    # so each source with a weight has a share of at least 2 - 1 in every block
-    return _Shares(phase.begins, bounds, max(_BLOCK, -(-2 * _ONE // smallest)))
+    exact = [Fraction(weight) for weight in phase.weights]
+    unit = max(weight.denominator for weight in exact)  # a power of two, as floats have it
+    return _Shares(phase.begins, [int(weight * unit) for weight in exact])
+
+
+def _shared_out(places: int, parts: list[int]) -> list[int]:
+    if len(parts) == 1:
+        return [places]
+    half = len(parts) // 2
+    left = places * sum(parts[:half]) // max(1, sum(parts))
+    return _shared_out(left, parts[:half]) + _shared_out(places - left, parts[half:])

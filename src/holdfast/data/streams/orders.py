@@ -75,12 +75,13 @@ class RecentValues(Generic[Key, Value]):
         self._found: OrderedDict[Key, Value] = OrderedDict()
 
     def __call__(self, key: Key) -> Value:
-        if key not in self._found:
-            self._found[key] = self._compute(key)
-        self._found.move_to_end(key)
+        value = self._found.pop(key, None)  # no look before: other threads may be in here
+        if value is None:
+            value = self._compute(key)
+        self._found[key] = value
         while len(self._found) > self._most:
             self._found.popitem(last=False)
-        return self._found[key]
+        return value
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_found": OrderedDict()}  # another process computes its own

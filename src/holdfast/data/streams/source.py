@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -95,7 +95,8 @@ class Indexed(Source):
     """Any dataset with a length, of which each sample can be had by its number."""
 
     def __init__(self, dataset: Any, name: str = "", shard: int = INDEXED_SHARD) -> None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not indexed or isinstance(dataset, str | bytes | Mapping):
             raise UsageError(
                 f"a {type(dataset).__name__} cannot be a source: samples of a stream are read at "
                 "any place, so it needs len() and [index]"
@@ -113,9 +114,6 @@ class Indexed(Source):
         places = np.asarray(ids, np.int64).tolist()
         together = getattr(self._dataset, "__getitems__", None)
         return [self._dataset[each] for each in places] if together is None else [*together(places)]
-
-    def fingerprint(self) -> str:
-        return f"{self._name} {len(self)}"
 
 
 class _EqualShards(Sequence[SourceShard]):
@@ -154,6 +152,6 @@ def as_source(value: Any) -> Source:
     """Return a source for what a user gives: a source, a dataset, or a list of them."""
     if isinstance(value, Source):
         return value
-    if isinstance(value, list | tuple) and all(isinstance(each, Source) for each in value):
-        return Chain([*value])
+    if isinstance(value, list | tuple) and any(isinstance(each, Source) for each in value):
+        return Chain([*map(as_source, value)])
     return Indexed(value)

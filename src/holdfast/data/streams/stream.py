@@ -58,8 +58,9 @@ class Stream(SeekableBatches):
             raise UsageError("batch_size is for one rank, global_batch_size for all: give one")
         self.rank, self.world = _ranks(ranks)
         self._batched = batch_size is not None or global_batch_size is not None
-        each = global_batch_size or (batch_size or 1) * self.world
-        if each < self.world or (batch_size or 1) < 1:
+        each = (1 if batch_size is None else batch_size) * self.world
+        each = each if global_batch_size is None else global_batch_size
+        if each < self.world:
             raise UsageError(f"a step of {each} samples for {self.world} ranks: each needs one")
         self.batch_size, self.global_batch_size = batch_size, each
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
@@ -192,8 +193,11 @@ class Stream(SeekableBatches):
 
     def _fingerprint(self, shards: tuple[int, ...]) -> str:
         found = xxhash.xxh3_64(repr(self._mix).encode())
-        for source, number in zip(self._sources(), shards, strict=True):
-            found.update(source.first_shards(number).fingerprint().encode() + b"\n")
+        for each, number in zip(self._mix.sources.values(), shards, strict=True):
+            source = (each.source if isinstance(each, Pack) else each).first_shards(number)
+            found.update(source.fingerprint().encode() + b"\n")
+            if isinstance(each, Pack):  # documents of other sizes make other sequences
+                found.update(each.sizes()[: len(source)].tobytes())
         return str(found.hexdigest())
 
     def _require_same_sources(self, shards: tuple[int, ...], sources: str) -> None:
