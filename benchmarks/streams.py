@@ -22,7 +22,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -257,12 +256,12 @@ def main() -> None:
         for name in filter(found.__contains__, READERS):
             tell(name, "samples/s", found[name])
         for name in RESUMED:
-            with suppress(RuntimeError):
-                tell(
-                    f"resume behind 48,000 samples: {name}",
-                    "s",
-                    [seconds_to_resume(name, place) for _ in range(rounds)],
-                )
+            try:
+                seconds = [seconds_to_resume(name, place) for _ in range(rounds)]
+            except RuntimeError as error:
+                print(f"resume of {name}: {error}", file=sys.stderr)
+                continue
+            tell(f"resume behind 48,000 samples: {name}", "s", seconds)
 
 
 if __name__ == "__main__":

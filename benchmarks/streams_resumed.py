@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import pickle
 import sys
 import tarfile
 import tempfile
@@ -210,25 +209,28 @@ def write_of_peers(place: Path, name: str) -> None:
 def in_a_process(work: Callable[..., Any], *arguments: Any) -> Any:
     """What it returns, in a process of its own: as after a kill, nothing is left of the first one."""
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
+    here, there = context.Pipe(duplex=False)
 
     def run() -> None:
         sys.stdout = sys.stderr
         warnings.simplefilter("ignore")
         try:
-            answers.put(pickle.dumps((True, work(*arguments))))
+            there.send((True, work(*arguments)))
         except Exception as error:
             traceback.print_exc()
             last = [type(error).__name__, *str(error).split("\n")]
-            answers.put(pickle.dumps((False, ": ".join(filter(None, map(str.strip, last[:1] + last[-2:]))))))
+            there.send((False, ": ".join(filter(None, map(str.strip, last[:1] + last[-2:])))))
 
     process = context.Process(target=run)
     process.start()
-    process.join(LIMIT_S)
-    if process.is_alive() or answers.empty():
-        process.kill()
-        return False, f"it hung for {LIMIT_S} s, or died"
-    return pickle.loads(answers.get())  # noqa: S301  from our own process
+    there.close()
+    try:
+        found = here.recv() if here.poll(LIMIT_S) else (False, f"it hung for {LIMIT_S} s")
+    except EOFError:
+        found = False, "it died"
+    process.join(5)
+    process.kill()
+    return found
 
 
 def take(loader: Loader, place: Path, workers: int, state: State, count: int | None) -> tuple[list[list[int]], State]:

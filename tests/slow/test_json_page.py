@@ -28,9 +28,13 @@ OPEN = {"metrics", "document", "position", "vars", "files", "leaves", "tree", "e
 
 
 def documented(section):
-    """The fields of the tables in a section."""
+    """The fields of the tables in a section; `report` points to `ls` for those of checkpoints."""
     rows = re.findall(r"^\| (`.*?) \|", SECTIONS[section], re.MULTILINE)
-    return {field for row in rows for field in re.findall(r"`([^`]+)`", row)}
+    found = {field for row in rows for field in re.findall(r"`([^`]+)`", row)}
+    if section != "report":
+        return found
+    of_ls = {field for field in documented("ls") if field.startswith("checkpoints[].")}
+    return found | of_ls - {"checkpoints[].at"}  # which names mirrors
 
 
 def printed(value, before=""):

@@ -114,7 +114,8 @@ def test_each_place_keeps_what_its_rule_says(tmp_path, place):
         keep=Last(1),
         pause=lambda run: (await_step(run, ends), await_step(run, last)),
     )
-    assert ["step-000000007"] == names(tmp_path / "run")
+    # one whose copy was confirmed after the last save is deleted by the next one
+    assert names(tmp_path / "run") in (["step-000000007"], ["step-000000006", "step-000000007"])
     assert [6, 7] == steps_at(last)
     assert {1, 3, 6, 7} == {*steps_at(ends)}
     assert events(tmp_path / "run", "mirror_removed")
