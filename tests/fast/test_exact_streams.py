@@ -164,7 +164,7 @@ def test_an_epoch_ends_with_the_first_source_or_with_all():
 
 @given(st.lists(st.floats(1e-9, 1e9) | st.just(0.0), min_size=1, max_size=40).filter(any), st.integers(0, 10**12))
 def test_shares_are_exact_and_only_grow(weights, places):
-    """A source has its share of the first places, within one for each halving of the weights, and never less of more."""
+    """A source has its share of the first places, within one for each halving of the weights, never less of more."""
     [phase] = Mixture([Numbered("a", 1)] * len(weights), [Phase(0, weights)], 0, 1)._phases
     counts, more = phase.counts(places), phase.counts(places + 1)
     assert places == sum(counts)
