@@ -226,9 +226,10 @@ def test_a_resume_goes_on_after_any_batch_with_any_number_of_workers(name):
     walked = []
     for workers in (2, 0, 3, 1):
         feed = feed_for(DataLoader(STREAMS[name](global_batch_size=8), batch_size=None, num_workers=workers), 1)
-        batches = feed.open(1, position)
+        batches: Any = feed.open(1, position)
         walked += map(as_lists, itertools.islice(batches, 2))
         position = feed.position(len(walked))
+        batches.close()  # and its workers with it
     assert expected[1][:8] == walked
 
 
