@@ -28,8 +28,9 @@ def test_a_training_over_a_stream_ends_with_the_same_bits(framework, tmp_path):
 
 
 def test_batches_of_a_stream_are_shared_out_once():
-    """A loader that would share them out between processes again is refused, with what to do instead."""
+    """A loader that would share them out between processes again is refused, with what to do instead. Older versions
+    of accelerate refuse it themselves.
+    """
     loader = DataLoader(Stream(range(42), global_batch_size=8), batch_size=None)
-    prepared = prepare_data_loader(loader, num_processes=2, process_index=0, device=torch.device("cpu"))
-    with pytest.raises(UsageError, match="leave it out of prepare"):
-        feed_for(prepared, 1)
+    with pytest.raises((UsageError, ValueError), match=r"leave it out of prepare|the batch sampler has no batch size"):
+        feed_for(prepare_data_loader(loader, num_processes=2, process_index=0, device=torch.device("cpu")), 1)
