@@ -11,7 +11,7 @@ from typing import Any
 from contender import Contender, Raw
 from harness import MIB, Column, Results, options, turns
 from holdfast import Every, Run, Store
-from holdfast.run import readback
+from holdfast.run import writer
 from ours import ALL
 from peers import dcp_save
 from subject import Watch, arrays, contest, evict, sync_tree
@@ -109,7 +109,7 @@ class Paused(Background):
 
     def pause(self) -> None:
         for thread in threading.enumerate():
-            if thread.name == readback.NAME:
+            if thread.name == writer.NAME:
                 thread.join()
 
 

@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast import Every, Last, Run
 from holdfast.errors import HoldfastError
-from holdfast.run.tracked import Tracked
 from holdfast.state.codec import UNSOUND
+from holdfast.stateful.tracked import Tracked
 from hostile_stores import rewrite
 
 Place = tuple[Any, ...]  # the way to a value in a JSON document: keys and numbers

@@ -237,7 +237,7 @@ class EndlessStore:
 
 def a_reader_ahead():
     """It gives way to the next save, and reads no more when the run has ended."""
-    from holdfast.run.readback import ReadBack
+    from holdfast.run.writer import ReadBack
 
     at_work = AtWork()
     ahead = ReadBack(EndlessStore(at_work))

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from holdfast.run import readback
+from holdfast.run import writer
 
 
 def lora(layers=40, frozen=25_000):
@@ -47,7 +47,7 @@ def saved(store, count, state=None):
 def rest():
     """Return when nobody reads beside a loop."""
     for thread in threading.enumerate():
-        if thread.name == readback.NAME:
+        if thread.name == writer.NAME:
             thread.join(10)
             assert not thread.is_alive()
 

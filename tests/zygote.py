@@ -21,7 +21,7 @@ import traceback
 from importlib import import_module
 
 from holdfast import drill  # noqa: F401  what a script may need is imported already
-from holdfast.run import opened
+from holdfast.script import opened
 
 __name__ = "runpy"  # these frames are no part of the script
 

@@ -20,10 +20,10 @@ if _typing.TYPE_CHECKING:
     from .data import Seeded
     from .errors import HoldfastError, Stopped
     from .rules import Auto, Best, Every, Last, Whole, Within
-    from .run.fields import Fields
     from .run.run import Run
     from .run.weights import StartFrom, load_into
     from .state.codec import register
+    from .stateful.fields import Fields
     from .store.checkpoint import Checkpoint
     from .store.store import Store
 
@@ -54,7 +54,7 @@ _HOMES = {
     "holdfast.data": ("Seeded",),
     "holdfast.errors": ("HoldfastError", "Stopped"),
     "holdfast.rules": ("Auto", "Best", "Every", "Last", "Whole", "Within"),
-    "holdfast.run.fields": ("Fields",),
+    "holdfast.stateful.fields": ("Fields",),
     "holdfast.run.run": ("Run",),
     "holdfast.run.weights": ("StartFrom", "load_into"),
     "holdfast.state.codec": ("register",),
@@ -89,6 +89,6 @@ def _at_exit() -> None:
 
 
 if _os.environ.get("HOLDFAST_DRILL"):
-    from .run import opened as _opened  # in a drilled process it listens to what is opened
+    from .script import opened as _opened  # in a drilled process it listens to what is opened
 
     _opened.record_opened_files()

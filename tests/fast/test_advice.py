@@ -13,7 +13,7 @@ from holdfast.data import Sampler, Stream, Window, promise
 from holdfast.data.advice import Advice
 from holdfast.data.streams.source import Indexed
 from holdfast.errors import Mismatch, UsageError
-from holdfast.run.unproven import record_proven
+from holdfast.run.deferred_saves import record_proven
 from toy import Cut, Toy
 
 SOURCE = Path(holdfast.__file__).parent

@@ -25,9 +25,10 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"bulk"},
     {"journal", "retention", "interval", "young_daly", "terminal", "provenance", "job", "state", "children", "batch"},
     {"owner", "ranks"},
+    {"settings"},
     {"store", "data", "cluster", "lint", "board"},
-    {"foreign"},
-    {"inspect", "collective", "mirror"},
+    {"foreign", "stateful", "disk_space"},
+    {"inspect", "collective", "mirror", "script"},
     {"track"},
     {"run"},
     {"trainers"},
@@ -71,7 +72,7 @@ FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper"}  # they say nothing of 
 
 ADVISING = (  # rooms whose errors are of resumes of loaders
     *("data/", "torch/loader", "torch/plans", "torch/iterables", "accelerate/loader"),
-    *("run/fingerprint", "run/loader_cursor", "run/loops", "run/unproven"),
+    *("stateful/fingerprint", "run/loader_cursor", "run/loops", "run/deferred_saves"),
 )
 TELLING = {"Mismatch", "OtherFeedKind", "tell", "warn", "warn_changed"}
 ADVICE = re.compile(r"accept=|\b(write|pass(?! of)|say|give it|make it|drill the|put it) ", re.IGNORECASE)
@@ -576,7 +577,7 @@ PLANTED = {
         """
         data/replay.py      raise Mismatch('another batch: pass a list')
         run/loader_cursor.py raise Mismatch(f'{name} differs. Say accept={what}')
-        run/unproven.py     session.tell('it lives on: give it state_dict()')
+        run/deferred_saves.py     session.tell('it lives on: give it state_dict()')
         torch/plans.py      warn(f'{a}. ' + 'Write other lines')
         """,
         """

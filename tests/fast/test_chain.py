@@ -10,7 +10,7 @@ from holdfast import Store, owner
 from holdfast.cluster import chain
 from holdfast.errors import UsageError
 from holdfast.job import Job
-from holdfast.run import job_clock
+from holdfast.run import stop
 from holdfast.supervise.place import JOURNAL, supervisors_maybe_alive, wait_for_earlier_tasks
 from job_fakes import earlier
 
@@ -53,7 +53,7 @@ def test_a_run_without_a_supervisor_waits_as_well(tmp_path, monkeypatch, capsys)
             fakes.job(JobState="TIMEOUT")
 
     monkeypatch.setattr(chain, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
-    job_clock.wait_for_earlier_task(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
+    stop.wait_for_earlier_task(tmp_path / "run", Job("slurm", "7_2", 0, "7", "2"))
     assert 1 == capsys.readouterr().err.count("task 1 of this array is still ending")
     assert 2 == Store(tmp_path / "run").claim().number
     assert 2 == len(looks)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from holdfast import Last, Store, bulk, pages
 from holdfast.bulk import MemoryRun as Pieces
-from holdfast.run.tracked import digest_state
 from holdfast.state import codec, tree
 from holdfast.state.snapshot import Arena, FileImage, Snapshot
+from holdfast.stateful.tracked import digest_state
 from holdfast.store import format
 from holdfast.torch import items, leaves, staging, stored
 from kept import Kept, bits, random_bits, raw

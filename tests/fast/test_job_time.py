@@ -10,7 +10,7 @@ import time
 import pytest
 
 from holdfast.errors import Stopped
-from holdfast.run import job_clock
+from holdfast.run import stop
 from holdfast.run.stop import ONCE_DONE, StopRequest, restore_signal_handling
 from job_fakes import in_a_job
 from toy import Toy, new_run, waited_for
@@ -148,7 +148,7 @@ def test_a_process_is_deaf_after_its_stop_and_hears_again_in_its_next_run(tmp_pa
             for _ in run.steps(5):
                 os.kill(os.getpid(), signal.SIGTERM)
         assert [signal.SIG_IGN, signal.SIG_IGN, mine] == [signal.getsignal(number) for number in ONCE_DONE]
-        job_clock.drop_pending_requeue()
+        stop.drop_pending_requeue()
         assert [signal.SIG_DFL, signal.SIG_DFL, mine] == [signal.getsignal(number) for number in ONCE_DONE]
     finally:
         restore_signal_handling()

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Best, Every, Last, Run, Stopped, Store
-from holdfast.run import last_batch
+from holdfast.run import deferred_saves
 from run_ranks import Part, among_threads
 from toy import Cut, Toy, events, launch, names, new_run, script
 
@@ -143,16 +143,16 @@ def stopped(path, *, epoch=1, evaluation_s=0.0, loader=range(BATCHES), **options
 
 def test_a_stop_goes_on_to_the_end_of_the_body_if_the_grace_is_known_and_enough(tmp_path, monkeypatch):
     """Nothing is saved between the two."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
-    monkeypatch.setattr("holdfast.run.job_clock.JobClock.certainly_alive_until", lambda _: time.time() + 30)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
+    monkeypatch.setattr("holdfast.run.stop.JobClock.certainly_alive_until", lambda _: time.time() + 30)
     assert [step(8, end=True)] == stopped(tmp_path / "enough")
-    monkeypatch.setattr("holdfast.run.job_clock.JobClock.certainly_alive_until", lambda _: time.time() + 1)
+    monkeypatch.setattr("holdfast.run.stop.JobClock.certainly_alive_until", lambda _: time.time() + 1)
     assert [step(8)] == stopped(tmp_path / "short", evaluation_s=0.05)
 
 
 def test_a_deadline_is_known(tmp_path, monkeypatch):
     """What remains until it is enough for the body, though not for another step."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
     with pytest.raises(Stopped), new_run(tmp_path, Toy(), every=None, deadline=timedelta(seconds=4)) as run:
         for number in run.epochs(EPOCHS):
             for batch in run.batches(range(BATCHES)):
@@ -169,7 +169,7 @@ def test_a_stop_saves_first_and_goes_on_if_the_body_is_short(tmp_path):
 def test_a_stop_saves_at_once_if_the_time_is_not_known(tmp_path, monkeypatch):
     """Of the body, in the first epoch; or of the grace, where the body is long; or whether the batch is the last."""
     assert [step(4)] == stopped(tmp_path / "first", epoch=0)
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.01)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.01)
     assert [step(8)] == stopped(tmp_path / "long", evaluation_s=0.02)
     assert [step(8)] == stopped(tmp_path / "unsized", loader=Unsized())
 
@@ -224,7 +224,7 @@ def seeded():
 
 def test_the_start_after_a_failed_one_takes_the_checkpoint_before(tmp_path, seeded, monkeypatch, capsys):
     """And reaches the end with the undisturbed bits. The one that lay behind the batches is set aside, not deleted."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
     expected = trained(tmp_path / "whole")
     path = tmp_path / "run"
     for keep in (Last(1), Last(3)):
@@ -272,7 +272,7 @@ def reads_what_the_body_sets(path, *, first=0, stop=False, error=None, **options
 @pytest.mark.parametrize("first", [0, 3])
 def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_path, monkeypatch, capsys, first):
     """The start after the failed one begins there; so does the next one, if that one dies before its first save."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
     expected = reads_what_the_body_sets(tmp_path / "whole", first=first)
     path = tmp_path / "run"
     with pytest.raises(Stopped):
@@ -290,7 +290,7 @@ def test_before_the_first_checkpoint_of_the_first_epoch_lies_the_beginning(tmp_p
 @pytest.mark.parametrize("error", [OSError(), NameError("'typo'"), RuntimeError()])
 def test_an_error_that_may_have_another_cause_costs_no_epoch(tmp_path, monkeypatch, capsys, error):
     """A full disk, a lost node: the checkpoint stays."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
     with pytest.raises(Stopped):
         reads_what_the_body_sets(tmp_path, stop=True)
     for _ in range(2):
@@ -303,7 +303,7 @@ def test_an_error_that_may_have_another_cause_costs_no_epoch(tmp_path, monkeypat
 
 def test_only_an_error_behind_the_batches_counts(tmp_path, seeded, monkeypatch):
     """Not one in a later step, nor one after a start from elsewhere, nor one of a script that was changed since."""
-    monkeypatch.setattr(last_batch, "SHORT_S", 0.0)
+    monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
     path = tmp_path / "run"
     with pytest.raises(OSError):
         trained(path, fail=1)  # it began afresh

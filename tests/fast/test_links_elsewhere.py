@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast import disk
+from holdfast.mirror import checkpoint_fetcher
 from holdfast.mirror.folder import FolderPlace
 from holdfast.mirror.place import Refused
-from holdfast.run import checkpoint_fetcher
 from holdfast.store.checkpoint import Checkpoint
 from hostile_stores import valid
 

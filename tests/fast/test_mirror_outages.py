@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run
-from holdfast.run import mirror_place
-from holdfast.run.mirror_place import MirrorPlace
+from holdfast.mirror import mirror_place
+from holdfast.mirror.mirror_place import MirrorPlace
 from mirrored import changed_worker, vanished, workers
 from needed import missing
 from stores import mounted
@@ -114,7 +114,7 @@ def held(disk):
 def test_a_place_that_flaps_is_told_of_once_a_minute(monkeypatch):
     """Of each kind; and in the end the terminal has told how it is."""
     now = [1000.0]
-    monkeypatch.setattr("holdfast.run.mirror_place.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("holdfast.mirror.mirror_place.time.monotonic", lambda: now[0])
     place, lines = MirrorPlace(0, "there", Last(1), None), []
     for second in range(600):
         now[0] += 1.0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.mirror.copying import Copied
+from holdfast.mirror.mirror_place import MirrorPlace
 from holdfast.mirror.place import Refused, Silent
 from holdfast.mirror.protocol import WorkerOrder
 from holdfast.mirror.records import PlaceState
@@ -15,7 +16,6 @@ from holdfast.mirror.replicator import Cancelled, Replicator
 from holdfast.mirror.retrying import RetryingPlace
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Last
-from holdfast.run.mirror_place import MirrorPlace
 
 ERRORS = {"silent": Silent, "refused": Refused, "dropped": Cancelled}
 

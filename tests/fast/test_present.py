@@ -6,8 +6,8 @@ from holdfast import Store
 from holdfast.errors import UsageError
 from holdfast.journal import Log
 from holdfast.mirror.records import Claim, Copy, PlaceState, ResumeOrigin
+from holdfast.mirror.run_lineage import RunLineage, resume_origin_of
 from holdfast.mirror.sending import manifest_digest
-from holdfast.run.mirror_lineage import RunLineage, resume_origin_of
 from holdfast.store import claiming
 from holdfast.store.claiming import RemoteFacts
 from holdfast.store.format import CheckpointName

@@ -9,7 +9,7 @@ from torch import nn
 
 from holdfast import Best, Every, Last, Run, Stopped, Store, disk, load_into
 from holdfast.errors import Unreadable
-from holdfast.run import opening, read_retries
+from holdfast.run import failures, opening
 from holdfast.store.checkpoint_index import CheckpointIndex
 from mirrored import look
 from toy import Toy, events, new_run
@@ -37,7 +37,7 @@ def test_a_signal_during_the_wait_ends_the_attempt_at_the_places_too(tmp_path, m
         self._began_s, self._job_clock.stop.reason = 0.0, "SIGTERM"
 
     monkeypatch.setattr(disk, "open_plain", unreadable)
-    monkeypatch.setattr(read_retries.ReadRetries, "_begin", signalled)
+    monkeypatch.setattr(failures.ReadRetries, "_begin", signalled)
     with pytest.raises(Stopped), new_run(path, Toy(), mirror=place):
         pass
     monkeypatch.undo()
@@ -126,7 +126,7 @@ def test_going_back_reads_nothing_of_a_checkpoint_that_cannot_be_read(tmp_path, 
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(at))
         return real(at, **options)
 
-    monkeypatch.setattr(read_retries, "MOST_S", 0.0)
+    monkeypatch.setattr(failures, "MOST_S", 0.0)
     monkeypatch.setattr(disk, "open_plain", unreadable)
     with pytest.raises(Unreadable, match="go_back=2"), Run(tmp_path, state, stop_on_nan=stops):
         pass
@@ -154,7 +154,7 @@ def test_weights_that_cannot_be_read_are_an_error_of_ours(tmp_path, monkeypatch,
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disk, "open_plain", unreadable)
-    monkeypatch.setattr(read_retries, "MOST_S", 0.0)
+    monkeypatch.setattr(failures, "MOST_S", 0.0)
     path = path.relative_to(tmp_path) if relative else path
     with pytest.raises(Unreadable, match=r"model\.safetensors: cannot be read on .* Input/output error") as raised:
         if how == "load_into":

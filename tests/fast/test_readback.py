@@ -16,7 +16,7 @@ from holdfast.collective import division
 from holdfast.collective.store import CollectiveStore
 from holdfast.errors import NotFound, Superseded
 from holdfast.rules import Last, Whole
-from holdfast.run import readback
+from holdfast.run import writer
 from holdfast.store import reading
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.shards import SaveAbandoned
@@ -43,7 +43,7 @@ class Reads:
             thread = threading.current_thread().name
             if cold and only:
                 self.seen.append((thread, int(checkpoint.path.name.split("-")[1]), *sorted(only)))
-            if thread == readback.NAME:
+            if thread == writer.NAME:
                 self.reached.set()
                 assert self.go.wait(WAIT_S)
                 if self.error is not None:
@@ -97,7 +97,7 @@ def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
     """Beside the loop, each file after the commit of the checkpoint that it is taken from;
     of the saves only the last reads."""
     train(tmp_path, 7)
-    assert [2, 3, 4, 5, 6] == reads.steps(readback.NAME)
+    assert [2, 3, 4, 5, 6] == reads.steps(writer.NAME)
     assert [6] == reads.steps("holdfast", "MainThread")
     store = Store(tmp_path)
     assert all(STEADY in shared(store[step].path) for step in range(3, 8))
@@ -112,7 +112,7 @@ def test_what_the_next_save_links_is_read_back_between_the_two(tmp_path, reads):
 def test_where_nothing_runs_beside_the_loop_or_nothing_is_linked_there_is_no_reader(tmp_path, reads, options, most):
     """Without the background files are read as they are linked."""
     train(tmp_path, 6, **options)
-    assert [] == reads.steps(readback.NAME)
+    assert [] == reads.steps(writer.NAME)
     assert most == reads.steps("MainThread")
 
 
@@ -154,11 +154,11 @@ def test_a_save_does_not_wait_for_the_reader(tmp_path, reads):
             assert [2] == reads.steps("holdfast")
             reads.go.set()
             rest()
-            assert (readback.NAME, 2) not in reads.ended
+            assert (writer.NAME, 2) not in reads.ended
 
     reads.go.clear()
     train(tmp_path, 5, between)
-    assert [2, 2, 3] == sorted(reads.steps(readback.NAME, "holdfast"))[:3]
+    assert [2, 2, 3] == sorted(reads.steps(writer.NAME, "holdfast"))[:3]
     assert [] == list(Store(tmp_path)[5].problems(cold=True))
 
 
@@ -178,7 +178,7 @@ def test_nobody_begins_to_read_when_the_next_save_has_begun(tmp_path, reads):
             assert [] == reads.seen
             run._session.saves.readback.start_reading(now)
             rest()
-            assert [3] == reads.steps(readback.NAME)
+            assert [3] == reads.steps(writer.NAME)
 
     train(tmp_path, 5, between)
 
@@ -225,7 +225,7 @@ def test_what_was_linked_before_a_restart_is_read_back_after_it(tmp_path, reads)
                 rest()
                 if step == 5:
                     run.save()
-        assert early == reads.steps(readback.NAME)
+        assert early == reads.steps(writer.NAME)
         assert late == reads.steps("holdfast", "MainThread")
         assert STEADY in shared(Store(tmp_path)[count].path)
         reads.seen.clear()
@@ -350,7 +350,7 @@ def test_what_those_that_go_share_too_need_not_be_read_again_before_they_go(tmp_
 @pytest.mark.parametrize("how", ["end", "exception", "stop"])
 def test_nobody_who_leaves_waits_for_the_reader(tmp_path, reads, monkeypatch, how):
     """Not longer than a piece takes, or than it is worth; what it finds then is nobody's."""
-    monkeypatch.setattr(readback, "LEAVE_S", 0.05)
+    monkeypatch.setattr(writer, "LEAVE_S", 0.05)
     reads.go.clear()
 
     def between(run):
@@ -367,7 +367,7 @@ def test_nobody_who_leaves_waits_for_the_reader(tmp_path, reads, monkeypatch, ho
     else:
         with expect[how]:
             train(tmp_path, 9, between)
-    assert readback.NAME in {thread.name for thread in threading.enumerate()}
+    assert writer.NAME in {thread.name for thread in threading.enumerate()}
     reads.go.set()
     rest()
     last = 2 if how == "exception" else 3
@@ -381,7 +381,7 @@ def test_what_the_reader_fails_with_is_no_failure_of_the_run(tmp_path, reads):
         reads.error = error
         reads.seen.clear()
         train(tmp_path / type(error).__name__, 5)
-        assert [2, 3, 4] == reads.steps(readback.NAME)
+        assert [2, 3, 4] == reads.steps(writer.NAME)
         assert [2, 3, 4] == reads.steps("holdfast", "MainThread")
 
 
@@ -390,7 +390,7 @@ def test_without_a_thread_for_the_reader_nothing_is_read_ahead(tmp_path, reads, 
     real = threading.Thread.start
 
     def start(thread):
-        if thread.name == readback.NAME:
+        if thread.name == writer.NAME:
             raise RuntimeError("can't start new thread")
         real(thread)
 
@@ -440,5 +440,5 @@ def test_a_child_that_is_forked_while_it_reads_has_no_reader(tmp_path, reads):
 
     train(tmp_path, 5, between)
     assert [7] == codes
-    assert [2, 3, 4] == reads.steps(readback.NAME)
+    assert [2, 3, 4] == reads.steps(writer.NAME)
     assert same(Store(tmp_path).load()["toy"], expected(5))

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import Every, Last, Run, disk
+from holdfast import Every, Last, Run, disk, settings
+from holdfast import disk_space as room
 from holdfast.cluster.quota import Quota, quotas
+from holdfast.disk_space import SpaceNeed, describe_purge, find_shortages, predict_need
 from holdfast.errors import UsageError
 from holdfast.retention import CheckpointFacts
 from holdfast.rules import Whole, Within
-from holdfast.run import room, settings
-from holdfast.run.room import SpaceNeed, describe_purge, find_shortages, predict_need
 from stores import having, invoke
 from toy import Toy
 

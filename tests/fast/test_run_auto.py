@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import Auto, Stopped, journal
 from holdfast.errors import UsageError
-from holdfast.run import pace
-from holdfast.run.pace import chosen_interval, read_past_measurements
+from holdfast.run import schedule
+from holdfast.run.schedule import chosen_interval, read_past_measurements
 from holdfast.young_daly import ChoiceWithInputs, PastStarts
 from run_ranks import among_threads, train
 from stores import invoke
@@ -18,7 +18,7 @@ from toy import Toy, new_run
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Nobody waits ten seconds for the first save, nor one between two."""
-    monkeypatch.setattr(pace, "FIRST_S", 0.02)
+    monkeypatch.setattr(schedule, "FIRST_S", 0.02)
 
 
 def chosen(path):

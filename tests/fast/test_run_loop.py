@@ -11,7 +11,7 @@ from holdfast.data import Zip
 from holdfast.drill.evidence import final_differences
 from holdfast.errors import Damaged, Mismatch, Stopped, UsageError
 from holdfast.run.position import Position, RunProgress
-from holdfast.run.tracked import digest_state
+from holdfast.stateful.tracked import digest_state
 from holdfast.trainers.training import newest_recorded
 from loader_cases import CASES, fetched_ahead, start
 from subjects import asked_of

@@ -6,6 +6,7 @@ from pathlib import Path
 import holdfast
 
 ROOM = Path(holdfast.__file__).parent / "run"
+ROOMS = (ROOM, ROOM.parent / "stateful", ROOM.parent / "script")
 ALLOWED = {
     "self._within.busy",  # a threading.local of the object itself
     "ranks.place",  # public settings of objects of other rooms
@@ -23,8 +24,9 @@ def assigned_to_others(source: str) -> set[str]:
 
 
 def test_nobody_assigns_to_another_objects_fields():
-    """In run/, a field changes by its own object's verb. The list above has the exceptions; each of them occurs."""
-    found = {path.name: assigned_to_others(path.read_text(encoding="utf-8")) for path in ROOM.glob("*.py")}
+    """A field changes by its own object's verb. The list above has the exceptions; each of them occurs."""
+    files = [path for room in ROOMS for path in room.glob("*.py")]
+    found = {path: assigned_to_others(path.read_text(encoding="utf-8")) for path in files}
     assert len(found) > 20
     odd = {name: names - ALLOWED for name, names in found.items() if names - ALLOWED}
     assert not odd, odd

@@ -13,12 +13,11 @@ from torch import nn
 from holdfast import Best, Every, Run, Store, disk, journal
 from holdfast.errors import Damaged, Mismatch, NoSpace, NotFound, RanksError, Stopped, StoreError, UsageError
 from holdfast.job import Job
+from holdfast.mirror.checkpoint_fetcher import CheckpointFetcher
 from holdfast.ranks import Ranks
 from holdfast.report import report
-from holdfast.run.checkpoint_fetcher import CheckpointFetcher
-from holdfast.run.job_clock import JobClock
 from holdfast.run.ranks import lead_long_work, require_equal_arguments, run_on_all_ranks
-from holdfast.run.stop import StopRequest
+from holdfast.run.stop import JobClock, StopRequest
 from holdfast.run.weights import StartFrom
 from holdfast.store.problems import Problem
 from holdfast.supervise import status
@@ -450,8 +449,8 @@ def test_all_ranks_take_a_restore_to_have_ended_alike(errors, outcome):
 def test_only_rank_0_acts_for_the_job(tmp_path, monkeypatch):
     """However a launcher has numbered its processes."""
     here = Job("slurm", "7", 0)
-    monkeypatch.setattr("holdfast.run.job_clock.job", lambda: here)
-    monkeypatch.setattr("holdfast.run.job_clock.job_leader.is_job_leader", lambda *_: True)
+    monkeypatch.setattr("holdfast.run.stop.job", lambda: here)
+    monkeypatch.setattr("holdfast.run.stop.job_leader.is_job_leader", lambda *_: True)
     found = [JobClock(tmp_path, StopRequest(), own_deadline=True, rank=rank).job for rank in range(2)]
     assert [here, None] == found
 

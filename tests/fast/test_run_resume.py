@@ -475,7 +475,7 @@ def test_between_epochs_another_loader_is_told_and_taken(tmp_path, capsys):
 
 
 def changed_environment(monkeypatch):
-    from holdfast.run import fingerprint
+    from holdfast.stateful import fingerprint
 
     real = fingerprint.describe_environment
     monkeypatch.setattr(

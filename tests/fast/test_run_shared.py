@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from holdfast import Every, Run, Store, journal
+from holdfast import Every, Run, Store, journal, settings
 from holdfast.errors import StoreError, UsageError
-from holdfast.run import settings
 from holdfast.run.stop import SIGNALS, StopRequest
 from toy import Cut, Toy, new_run
 

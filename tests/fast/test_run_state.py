@@ -14,9 +14,9 @@ from torch import nn
 from holdfast import Every, Fields, Run
 from holdfast.errors import Mismatch, NotFound, UsageError
 from holdfast.pages import byte_pieces
-from holdfast.run.objects import OBJECTS
 from holdfast.state import tree
 from holdfast.state.captured import capture_objects
+from holdfast.stateful.objects import OBJECTS
 from holdfast.store import format
 from subjects import asked_of
 from toy import Cut, events

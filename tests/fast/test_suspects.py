@@ -23,9 +23,9 @@ from holdfast.drill.sights import VariableHistory, VariableRecord
 from holdfast.drill.suspects import Suspect, consumed_other_batch, find_suspects, restarted_counters, script_name
 from holdfast.errors import UsageError
 from holdfast.run import drilled
-from holdfast.run.carried import variables_carried_past
-from holdfast.run.visible import is_user_code
-from holdfast.run.witness import UNREAD, VariableFacts, VariableRecorder, describe_dataset
+from holdfast.script.carried import variables_carried_past
+from holdfast.script.visible import is_user_code
+from holdfast.script.witness import UNREAD, VariableFacts, VariableRecorder, describe_dataset
 
 # Which variables a loop carries -------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Hostile:
 @pytest.fixture(autouse=True)
 def without_frames(monkeypatch):
     """The variables of the test itself are none of a script's."""
-    monkeypatch.setattr("holdfast.run.visible.script_frames", list)
+    monkeypatch.setattr("holdfast.script.visible.script_frames", list)
 
 
 def noted(witness=None, **roots):
@@ -186,14 +186,14 @@ def test_what_a_tracked_object_keeps_beside_its_state_is_seen():
 
 def test_locals_of_the_loop_come_before_all_others_and_a_limit_is_said(monkeypatch):
     """A script with more objects than are read: its counter is found all the same."""
-    monkeypatch.setattr("holdfast.run.visible.MOST", 100)
+    monkeypatch.setattr("holdfast.script.visible.MOST", 100)
 
     def loop():
         objects = [Environment() for _ in range(40)]
         updates = 7
         return VariableRecorder({}).record_changes({}, {}), objects, updates
 
-    monkeypatch.setattr("holdfast.run.visible.script_frames", lambda: [find("loop")])
+    monkeypatch.setattr("holdfast.script.visible.script_frames", lambda: [find("loop")])
     found, _, _ = loop()
     assert found["values"]["loop:updates"] == "=7"
     assert found["cut"]
@@ -276,7 +276,7 @@ def test_an_object_that_nobody_can_save_is_noted_with_the_call_that_it_lacks(cou
 
 def test_what_is_too_large_is_not_read(monkeypatch):
     """A drill must not take hours to look."""
-    monkeypatch.setattr("holdfast.run.witness.LARGEST_BYTES", 1000)
+    monkeypatch.setattr("holdfast.script.witness.LARGEST_BYTES", 1000)
     found = noted(large=np.zeros(1000), small=np.zeros(10), many=list(range(30_000)))
     assert found["values"]["large"] == found["values"]["many"] == UNREAD
     assert found["values"]["small"] != UNREAD

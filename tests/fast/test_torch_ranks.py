@@ -5,11 +5,10 @@ import os
 import pytest
 from torch import distributed
 
-from holdfast import Run
+from holdfast import Run, settings
 from holdfast.errors import RanksError, UsageError
 from holdfast.ranks import ALONE
 from holdfast.run import ranks as room
-from holdfast.run import settings
 from holdfast.torch.ranks import StoreChannel
 from subjects import asked_of
 from toy import Toy, waited_for

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import owner
+from holdfast.collective import relaunch
+from holdfast.collective.relaunch import Launch, MachineStart, find_stop_before
 from holdfast.journal import Log
-from holdfast.run import relaunch
-from holdfast.run.relaunch import Launch, MachineStart, find_stop_before
 
 AGENT = {"boot": "b", "pid_space": "p", "pid": 7, "pid_started": "1"}
 LATER_AGENT = AGENT | {"pid": 8}
@@ -78,7 +78,7 @@ def test_outside_of_torchrun_there_is_no_launch(monkeypatch):
 
 def test_the_agent_is_found_above_a_shell(monkeypatch):
     """torchrun may start a script that starts the program: that shell is another one each time."""
-    asks = "from holdfast.run import relaunch; print(relaunch.current_launch().agent['pid'])"
+    asks = "from holdfast.collective import relaunch; print(relaunch.current_launch().agent['pid'])"
     worker = {**os.environ, "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
     direct = [sys.executable, "-c", asks]
     through = ["sh", "-c", '"$@"; true', "sh", *direct]

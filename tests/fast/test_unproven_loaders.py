@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from holdfast import Every, Last
 from holdfast.data import promise
 from holdfast.errors import Mismatch, Stopped
-from holdfast.run.unproven import record_proven
+from holdfast.run.deferred_saves import record_proven
 from stores import invoke
 from subjects import asked_of
 from toy import Cut, Toy, events, launch, names, new_run, script

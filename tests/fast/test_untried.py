@@ -11,7 +11,7 @@ from holdfast import Every, Last, Run
 from holdfast.data.feed import feed_for
 from holdfast.data.promise import UnprovenCode, code_digest
 from holdfast.errors import Stopped
-from holdfast.run.unproven import record_proven
+from holdfast.run.deferred_saves import record_proven
 from holdfast.trainers.known import NAMES
 from holdfast.trainers.training import RunOptions, Training
 from run_ranks import Part, among_threads

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RanksError
-from holdfast.run import windows as room
-from holdfast.run.windows import MOST_POINTS, NOTHING, OrderWindows
+from holdfast.run import ranks as room
+from holdfast.run.ranks import MOST_POINTS, NOTHING, OrderWindows
 from rank_threads import Shared, everywhere, ranks
 
 POINTS = 150

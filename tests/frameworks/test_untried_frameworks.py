@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from framework_runs import SCRIPTS
-from holdfast.run.unproven import read_proven
+from holdfast.run.deferred_saves import read_proven
 from holdfast.trainers.known import NAMES
 from holdfast.trainers.names import lookup, require
 from toy import names

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.run.unproven import read_proven
+from holdfast.run.deferred_saves import read_proven
 from toy import names
 
 ENGINE = """

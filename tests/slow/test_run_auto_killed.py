@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from holdfast import journal
-from holdfast.run.pace import chosen_interval
+from holdfast.run.schedule import chosen_interval
 from holdfast.young_daly import explain_choice
 from toy import events, script, waited_for
 

@@ -742,7 +742,7 @@ def test_a_stop_is_a_stop_although_a_copy_lacks(tmp_path, place, capsys):
 
 def test_the_decision_to_stop_counts_the_drain(tmp_path, place, monkeypatch):
     """The last copy's time is needed before the deadline, as the save's is."""
-    from holdfast.run.mirrors import Mirrors
+    from holdfast.mirror.mirrors import Mirrors
 
     monkeypatch.setattr(Mirrors, "expected_drain_s", 30.0)
     began = time.time()

@@ -287,7 +287,7 @@ def test_a_step_touches_no_file(tmp_path):
     script = """
         import time
         from holdfast import Run
-        from holdfast.run.vars import Vars
+        from holdfast.stateful.vars import Vars
         class Nothing:
             state_dict = lambda self: {}
             load_state_dict = lambda self, state: None

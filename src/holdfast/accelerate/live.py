@@ -13,7 +13,7 @@ from typing import Any
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 
-from ..run.objects import OBJECTS, adapter_for
+from ..stateful.objects import OBJECTS, adapter_for
 
 
 def handles(target: object) -> bool:

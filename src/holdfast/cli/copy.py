@@ -12,7 +12,7 @@ from ..errors import Damaged, NotFound, UsageError
 from ..legible import size
 from ..mirror.adding import AttemptFacts
 from ..mirror.place import redact_url
-from ..run.mirror_lineage import resume_origin_of
+from ..mirror.run_lineage import resume_origin_of
 from ..store import claiming
 from ..store.attempt import read_run
 from ..store.checkpoint import Checkpoint

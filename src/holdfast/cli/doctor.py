@@ -7,14 +7,13 @@ from pathlib import Path
 
 import click
 
-from .. import scan
+from .. import scan, settings
 from ..doctor import copies, files, scheduler, stale_files, versions
 from ..doctor import run as runs
 from ..doctor.check import Check, problem, warning
 from ..doctor.stale_files import REMOVE, StaleFile
 from ..errors import NotFound
-from ..run import settings
-from ..run.settings import PURGE_DAYS
+from ..settings import PURGE_DAYS
 from ..store.claiming import possibly_alive_attempts
 from ..store.locate import is_mirror, run_directory_of
 from ..supervise import leftovers

@@ -13,10 +13,9 @@ from ..apps.program import Program
 from ..cluster import chain as links
 from ..cluster import job_leader
 from ..cluster.notices import CLOUDS
-from ..cluster.requeue import MOST_REQUEUES
 from ..errors import ChildError, UsageError
 from ..job import job
-from ..run.settings import is_drilled
+from ..settings import MOST_REQUEUES, is_drilled
 from ..supervise.limits import LEAD_S
 from ..supervise.place import wait_for_earlier_tasks
 from ..supervise.supervise import SupervisorOptions, supervise

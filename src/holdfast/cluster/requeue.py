@@ -16,6 +16,7 @@ from .. import scan
 from ..batch import sbatch
 from ..errors import ClusterError, StoreError, Superseded
 from ..job import Job
+from ..settings import MOST_REQUEUES
 from ..terminal import warn
 from . import other, slurm
 from .ask import SchedulerSilent, run_successfully
@@ -25,7 +26,6 @@ from .hold import HOLD
 from .slurm import JobStatus
 from .watch import DICE
 
-MOST_REQUEUES = 1000
 PATIENCE_S = 600.0
 _BETWEEN_S = (0.2, 0.5, 1.0)  # the job is between its end and the queue
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0

@@ -21,7 +21,7 @@ from .. import disk, scan, terminal
 from ..channel import sleep_between_polls
 from ..errors import NotFound, StoreError, UsageError
 from ..ranks import ALONE, Ranks
-from ..run.settings import ranks_timeout_s
+from ..settings import ranks_timeout_s
 from ..torch.ranks import ranks
 from ..torch.world import is_grouped, rank_of_process, world
 from .numbered import NumberedDirectories, NumberedDirectory, checked_name, sync_tree

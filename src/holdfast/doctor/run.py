@@ -11,12 +11,12 @@ from .. import journal, scan, young_daly
 from ..batch.script import BatchScript, ScriptContext, parse_script
 from ..cluster import job_leader
 from ..cluster.hold import HOLD
+from ..disk_space import describe_purge
 from ..errors import StoreError
 from ..interval import exit_time_s, notice_time_s
 from ..legible import counted, duration
-from ..run import unsound
-from ..run.pace import chosen_interval
-from ..run.room import describe_purge
+from ..run.schedule import chosen_interval
+from ..store import unsound
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate
 from ..store.refusal import blocked_directories

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from keyword import iskeyword
 from typing import NamedTuple
 
-from ..run.visible import TRAINED
+from ..script.visible import TRAINED
 from .report import Fix
 from .suspects import Suspect, function_of
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from .. import settings
 from ..journal import Event, Log
-from ..run import settings
 from .evidence import SafePoint
 from .kill import AttemptProgress, ChildExit, SentSignal, exit_codes_of_signal
 from .places import LAST, SafePointSequence

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..run.tracked import RESERVED
+from ..stateful.tracked import RESERVED
 from . import advice
 from .advice import AdviceLine
 from .compare import MetricDifference, StateDifference

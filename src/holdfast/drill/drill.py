@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from .. import disk, journal
+from .. import disk, journal, settings
 from ..errors import ChildError, UsageError
 from ..journal import Event, Log
 from ..legible import counted
-from ..run import settings, unproven
+from ..run import deferred_saves
 from ..run.loops import EXITS
 from ..run.metrics import TIMINGS
 from . import compare, evidence, files, judge, kill, leftovers, output, report
@@ -416,9 +416,9 @@ def _record_proofs(root: Path) -> list[str]:
     """
     lines = {}
     for log in _logs(root):
-        for event in log.newest(unproven.EVENT):
+        for event in log.newest(deferred_saves.EVENT):
             path, kind = Path(str(event["run"])), str(event["kind"])
-            where = unproven.record_proven(path, {str(event["code"]): kind})
+            where = deferred_saves.record_proven(path, {str(event["code"]): kind})
             lines[kind] = (
                 f"{kind} resumed exactly: {where} lets the next starts of {path} save anywhere"
             )

@@ -12,8 +12,8 @@ from ..errors import StoreError
 from ..inspect.diff import same_state
 from ..journal import Event
 from ..run.drilled import PROCESSES_OWN
-from ..run.settings import BESIDE
-from ..run.tracked import RESERVED
+from ..settings import BESIDE
+from ..stateful.tracked import RESERVED
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from .safepoint import SafePoint as SafePoint  # noqa: PLC0414  other modules import it from here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..run.tracked import RESERVED
+from ..stateful.tracked import RESERVED
 from . import by_itself, cause, compare
 from .advice import AdviceLine
 from .cause import DivergenceCause

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..journal import Event
-from ..run.settings import DrillTarget
+from ..settings import DrillTarget
 from .evidence import SafePoint
 from .places import END, LAST, ResumeTarget, SafePointSequence, seeded_fraction
 

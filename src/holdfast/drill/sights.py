@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..journal import Log
-from ..run.witness import VariableFacts
+from ..script.witness import VariableFacts
 from .safepoint import SafePoint, place_of
 
 

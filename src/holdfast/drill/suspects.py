@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..run.witness import UNREAD, VariableFacts
+from ..script.witness import UNREAD, VariableFacts
 from .safepoint import SafePoint
 from .sights import VariableHistory, VariableRecord
 

@@ -1,4 +1,4 @@
-"""Captures, compares and restores `Tree`, as `run/objects.py` asks of each framework."""
+"""Captures, compares and restores `Tree`, as `stateful/objects.py` asks of each framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures, compares and restores optimizers of Keras, as `run/objects.py` asks of each
+"""Captures, compares and restores optimizers of Keras, as `stateful/objects.py` asks of each
 framework.
 """
 

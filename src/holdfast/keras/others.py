@@ -15,9 +15,9 @@ from keras.src.callbacks.progbar_logger import ProgbarLogger
 from keras.src.utils import file_utils
 
 from ..errors import Mismatch, UsageError
-from ..run.settings import run_dir
-from ..run.tracked import digest_state
+from ..settings import run_dir
 from ..state.fill import restore_value
+from ..stateful.tracked import digest_state
 from ..terminal import warn
 from ..trainers.training import Training, newest_recorded
 from .board import DIRECTORIES, BoardFiles

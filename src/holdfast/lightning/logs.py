@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import disk, scan
 from ..errors import UsageError
-from ..run.settings import run_dir
+from ..settings import run_dir
 from ..terminal import say, warn
 from ..trainers.event_files import EventCounter, truncate_events
 from ..trainers.training import Training, newest_recorded

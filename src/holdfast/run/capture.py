@@ -17,16 +17,23 @@ from ..ranks import Ranks
 from ..state import rng
 from ..state.tree import types_in
 from ..state.validation import Count, convert_stored, is_plain, is_printable_number
+from ..stateful import fingerprint
+from ..stateful.objects import model_facts
+from ..stateful.tracked import (
+    RESERVED,
+    CapturedState,
+    StateDigests,
+    Tracked,
+    digest_state,
+    prediction_mode,
+)
 from ..store import format
 from ..store.checkpoint import NOT_EXACT_FROM, Checkpoint
 from ..store.store import ManifestFields
-from . import fingerprint
 from .metrics import MetricsLog
-from .objects import model_facts
 from .options import Options
 from .origin import AttemptOrigin
 from .position import AHEAD, Position, RunProgress
-from .tracked import RESERVED, CapturedState, StateDigests, Tracked, digest_state, prediction_mode
 
 Random = dict[str, Any]  # states of generators, by package
 

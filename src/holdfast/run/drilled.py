@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..ranks import Ranks
+from ..settings import DrillSettings, DrillTarget
+from ..stateful.tracked import RESERVED, Tracked, digest_state
 from ..store import format
 from ..store.format import CheckpointName
 from ..terminal import mark
@@ -22,12 +24,10 @@ from .origin import AttemptOrigin
 from .position import Position, RunProgress
 from .ranks import merge_digests
 from .report import Reporter
-from .settings import DrillSettings, DrillTarget
 from .stop import StopRequest
-from .tracked import RESERVED, Tracked, digest_state
 
 if TYPE_CHECKING:
-    from .witness import VariableRecorder
+    from ..script.witness import VariableRecorder
 
 MOST_S = 30.0  # longest wait; a drill that has died sends no signal
 _NAP_S = 0.001
@@ -54,7 +54,7 @@ class DrillHooks(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.wanted.digests:
-            from .witness import VariableRecorder
+            from ..script.witness import VariableRecorder
 
             self.witness = VariableRecorder(
                 self._tracked.objects | self._tracked.self_restoring_objects()
@@ -179,7 +179,7 @@ class DrillHooks(msgspec.Struct):
         witness, tracked = self.witness, self._tracked
         if witness is None or (at == "begin" and witness.begun):
             return
-        from .witness import describe_dataset
+        from ..script.witness import describe_dataset
 
         sources = self._progress.sources
         roots: dict[str, Any] = {

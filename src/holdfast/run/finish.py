@@ -19,7 +19,7 @@ from ..provenance import redact
 from ..store.attempt import Attempt
 from ..store.format import CheckpointName
 from ..terminal import say, warn
-from . import failures, last_batch, origin
+from . import deferred_saves, failures, origin
 from .position import Position
 from .ranks import GOOD_BYE_S, exit_barrier, root_cause
 from .session import Session
@@ -156,7 +156,7 @@ class AttemptEnd:
             )
         if before:
             warn(
-                last_batch.format_last_batch_failure(
+                deferred_saves.format_last_batch_failure(
                     session.store, before["next"], type(error).__name__
                 )
             )

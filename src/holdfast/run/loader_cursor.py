@@ -15,15 +15,15 @@ from ..data.replay import close_batches
 from ..errors import Mismatch, UsageError
 from ..ranks import Ranks
 from ..state import rng
+from ..stateful import fingerprint
+from ..stateful.tracked import Tracked, digest_state
 from ..store.store import Store
 from ..terminal import warn
-from . import fingerprint
 from .capture import StateCapture
+from .deferred_saves import EpochEndSaves
 from .drilled import DrillHooks
 from .lifecycle import LoopLifecycle
 from .position import AHEAD, LoaderPosition, NamedLoader, StateBeforeFetch
-from .tracked import Tracked, digest_state
-from .unproven import EpochEndSaves
 
 _END = object()
 

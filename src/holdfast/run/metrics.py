@@ -22,8 +22,8 @@ from ..store.store import Store
 from ..terminal import warn
 from .passes import LoggedMetrics
 from .position import Position
+from .ranks import OrderWindows
 from .report import Reporter
-from .windows import OrderWindows
 
 PATIENCE_S = 10.0  # wait for ranks that log a metric inside an epoch a little later than rank 0
 TOPIC = "the metric of a Best"

@@ -14,12 +14,18 @@ from typing import Any
 
 import msgspec
 
-from .. import journal, owner
+from .. import journal, owner, settings
+from ..cluster.submission_guard import SubmissionEntry, require_same_entry
 from ..errors import StoreError, Superseded, UsageError
 from ..journal import Log
+from ..mirror.checkpoint_fetcher import CheckpointFetcher
 from ..mirror.client import WorkerClient
+from ..mirror.mirror_place import MirrorPlace
+from ..mirror.mirrors import END_S, Mirrors
+from ..mirror.options import WITHOUT, MirrorOption, MirrorOptions, prefix_with_place
 from ..mirror.protocol import Event
 from ..mirror.records import NO_MANIFEST, PlaceState
+from ..mirror.run_lineage import RunLineage, may_be_running
 from ..rules import Last, Rule
 from ..store.attempt import Attempt, read_run
 from ..store.claiming import RemoteFacts
@@ -27,14 +33,7 @@ from ..store.committing import translate_write_errors
 from ..store.format import parse_name
 from ..store.store import Store
 from ..terminal import say, warn
-from . import settings
-from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_lineage import RunLineage, may_be_running
-from .mirror_options import WITHOUT, MirrorOption, MirrorOptions, prefix_with_place
-from .mirror_place import MirrorPlace
-from .mirrors import END_S, Mirrors
 from .options import Options
-from .submission_guard import SubmissionEntry, require_same_entry
 
 LOOK_S = 30.0  # how long a place may take to list its content
 TOLD_S = 3.0  # after so long without an answer the place is asked again, and that is reported

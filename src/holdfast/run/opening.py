@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from .. import scan
+from .. import scan, settings
 from ..children import steps
 from ..cluster import job_leader
 from ..cluster.hold import HOLD, format_not_started
+from ..collective import relaunch
 from ..data.order import derive_key
 from ..errors import Mismatch, Unreadable, UsageError
 from ..job import job
@@ -21,21 +22,21 @@ from ..legible import is_text
 from ..provenance import document
 from ..rules import rule_text
 from ..state import rng
-from ..store import format
+from ..stateful import fingerprint
+from ..stateful.objects import adapter_for
+from ..stateful.tracked import RESERVED, StateDigests, digest_state, framework_modules
+from ..store import format, unsound
 from ..store.checkpoint import Checkpoint
 from ..store.format import parse_name
 from ..terminal import say, warn
-from . import fingerprint, relaunch, settings, unsound, weights
-from .failures import translate_read_errors
+from . import weights
+from .failures import ReadRetries, translate_read_errors
 from .finish import earlier_finish_time_s, format_time_since, journal_and_stop, save_and_stop
-from .objects import adapter_for
 from .origin import Reentry
 from .position import Position
 from .ranks import require_same_loop, run_on_all_ranks
-from .read_retries import ReadRetries
 from .resume import Restorer
 from .session import Session
-from .tracked import RESERVED, StateDigests, digest_state, framework_modules
 from .weights import StartFrom
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import msgspec
 
+from .. import settings
 from ..data.advice import DATA
 from ..data.feed import MOVES
 from ..errors import UsageError
+from ..mirror.options import MirrorOptions
 from ..ranks import ALONE, Ranks
 from ..rules import Auto, Every, Rule, Whole
 from ..state.validation import is_printable_number
 from ..store.signing import Signer
 from ..store.store import Store
-from . import settings
-from .mirror_options import MirrorOptions
 from .stop import Deadline
 from .weights import StartFrom
 

@@ -19,11 +19,11 @@ import msgspec
 from ..errors import UsageError
 from ..state.captured import AttributeSet, capture_objects
 from ..state.tree import flatten
+from ..stateful.objects import OBJECTS, is_generator
+from ..stateful.tracked import StateDigests, Tracked
 from ..store.attempt import Attempt
 from ..store.checkpoint import Checkpoint
-from .objects import OBJECTS, is_generator
 from .position import RunProgress
-from .tracked import StateDigests, Tracked
 
 MOST_RUNS = 8
 MOST_MEMBERS = 1000

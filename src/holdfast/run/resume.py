@@ -12,29 +12,30 @@ import msgspec
 from .. import journal, scan
 from ..errors import Damaged, NotFound, StoreError, Unreadable, Untrusted, UsageError
 from ..ranks import Ranks
+from ..stateful.tracked import RESERVED, RestorePlan, Tracked, require_fit
+from ..store import unsound
 from ..store.attempt import Attempt, is_checkpoint, wait_until_visible
 from ..store.checkpoint import Checkpoint
 from ..store.store import Store
 from ..terminal import say
-from . import unsound
 from .capture import validate_run_memory
+from .deferred_saves import BEGINNING
 from .failures import (
+    ReadRetries,
     failure_after_last_batch,
     quarantine_checkpoint,
     require_sound,
+    same_failure_elsewhere,
     translate_read_errors,
     why_not_retry_checkpoint,
 )
-from .last_batch import BEGINNING
 from .options import Options
 from .origin import AttemptOrigin, Reentry
 from .position import Position
 from .ranks import lead_long_work, run_on_all_ranks
-from .read_retries import ReadRetries, same_failure_elsewhere
-from .tracked import RESERVED, RestorePlan, Tracked, require_fit
 
 if TYPE_CHECKING:
-    from .checkpoint_fetcher import CheckpointFetcher
+    from ..mirror.checkpoint_fetcher import CheckpointFetcher
 
 # in the quarantined name of a checkpoint before which there is only the run's beginning
 FIRST_EPOCH = "first-epoch"

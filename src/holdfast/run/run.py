@@ -13,23 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
-from .. import journal
+from .. import journal, settings
 from ..errors import HoldfastError, StoreError, UsageError
 from ..legible import legible
+from ..mirror.options import DRAIN_S, Mirror, Place, parse_mirror_options
 from ..rules import Auto, Every, Last, Rule, Whole, describe_unknown_argument
 from ..state.captured import looked_once
+from ..stateful.tracked import Tracked
+from ..stateful.vars import Vars
 from ..store import format, html
 from ..store.signing import Signer
 from ..store.store import Store
 from ..terminal import warn
-from . import opening, origin, settings
+from . import opening, origin
 from .blockless import BlocklessRun, end_run_at
 from .finish import AttemptEnd
 from .lifecycle import LoopLifecycle
 from .loader_cursor import BatchesArguments, Loaders
-from .loop import Loop
-from .loops import ForLoops
-from .mirror_options import DRAIN_S, Mirror, Place, parse_mirror_options
+from .loops import ForLoops, Loop
 from .opening import LoopStart
 from .options import Options, parse_seed
 from .passes import (
@@ -45,8 +46,6 @@ from .passes import (
 from .safe_point import SafePoints
 from .session import Session, require_overridable
 from .stop import Deadline
-from .tracked import Tracked
-from .vars import Vars
 from .weights import StartFrom
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from ..children import steps
 from ..errors import UsageError
 from ..state.captured import looked_once
 from .finish import save_and_stop
+from .ranks import OrderWindows, RankOrder
 from .session import Session
-from .windows import OrderWindows, RankOrder
 
 
 class SafePoints:

@@ -15,39 +15,35 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from .. import retention
+from .. import retention, settings
 from ..errors import Damaged, DiskError, NotFound
 from ..journal import Log
 from ..ranks import Ranks
 from ..state.codec import Block
 from ..state.snapshot import Arena, Snapshot, common_pin, is_borrowed
 from ..state.tree import flatten
-from ..store import format
+from ..store import format, unsound
 from ..store.checkpoint import Checkpoint
 from ..store.shards import SaveAbandoned, StagedState
 from ..store.store import ManifestFields, Store
 from ..terminal import log_line, warn
 from ..threads import Latch
-from . import settings, unsound
 from .capture import StateCapture
+from .deferred_saves import LastBatchPolicy
 from .drilled import DrillHooks
 from .failures import SaveFailures
-from .last_batch import LastBatchPolicy
 from .metrics import Measured
 from .options import Options
 from .position import RunProgress
-from .ranks import require_same_step
-from .readback import ReadBack
+from .ranks import OrderWindows, require_same_step
 from .report import Reporter
-from .schedule import PERIODIC, SaveSchedule
+from .schedule import BACKGROUND, PERIODIC, SaveSchedule
 from .stop import StopRequest
-from .windows import OrderWindows
-from .writer import BeforeEach, SaveWriter
+from .writer import BeforeEach, ReadBack, SaveWriter
 
 if TYPE_CHECKING:
-    from .room import DiskSpaceCheck
+    from ..disk_space import DiskSpaceCheck
 
-BACKGROUND = ("asked", *PERIODIC)  # reasons for which the loop does not wait
 # surplus checkpoints that a stop leaves to the next save, so that it need not wait for a read-back
 LEFT = 2
 # of an earlier attempt; the first save is expected to take as long as the longest of them
@@ -368,7 +364,9 @@ class Saver(msgspec.Struct):
         self._committed()
         if not self.is_stopping and not settings.is_drilled():
             if self._room is None:
-                from .room import DiskSpaceCheck  # no run that dies before its first save needs it
+                from ..disk_space import (
+                    DiskSpaceCheck,  # no run that dies before its first save needs it
+                )
 
                 self._room = DiskSpaceCheck(self._store, self._options.keep)
             self._room.check_space()

@@ -20,11 +20,8 @@ import msgspec
 from .. import owner
 from ..errors import DiskError, UsageError
 from ..ranks import Ranks
-from ..state.captured import ATOMS, AttributeSet
-from ..state.tree import flatten
-from . import alive, unsound
-from .carried import accesses_member
-from .contents import (
+from ..script.carried import accesses_member
+from ..script.contents import (
     MOST_ITEMS,
     ObservedObject,
     UnsavedAttributes,
@@ -37,12 +34,7 @@ from .contents import (
     module_arrays,
     shapes,
 )
-from .objects import is_random
-from .position import RunProgress
-from .report import Reporter
-from .saver import Saver
-from .tracked import RESERVED, Tracked, framework_modules
-from .visible import (
+from ..script.visible import (
     Variable,
     find_variables,
     has_own_state,
@@ -51,7 +43,16 @@ from .visible import (
     script_frames,
     variables_inside,
 )
-from .watch import LostValue, UnusedValueWatch
+from ..state.captured import ATOMS, AttributeSet
+from ..state.tree import flatten
+from ..stateful.objects import is_random
+from ..stateful.tracked import RESERVED, Tracked, framework_modules
+from ..stateful.watch import LostValue, UnusedValueWatch
+from ..store import unsound
+from . import alive
+from .position import RunProgress
+from .report import Reporter
+from .saver import Saver
 
 LAST_POINT = 32  # the hooks are removed there
 # the safe points, by kind, at which contents are compared

@@ -12,38 +12,43 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from .. import settings
 from ..errors import UsageError
 from ..job import job
 from ..rules import Auto, Best, parts
 from ..state.snapshot import Arena
+from ..stateful.objects import STEERED, adapter_for
+from ..stateful.tracked import Tracked
+from ..stateful.watch import UnusedValueWatch
 from ..terminal import ProgressLine as Display
 from ..terminal import answer, set_rank
-from . import settings
 from .alive import Heartbeat
 from .capture import StateCapture
+from .deferred_saves import EpochEndSaves, LastBatchPolicy
 from .drilled import DrillHooks
 from .failures import SaveFailures
-from .last_batch import LastBatchPolicy
 from .metrics import BestTracker, MetricsLog
-from .objects import STEERED, adapter_for
 from .options import Options
 from .origin import AttemptOrigin
 from .position import RunProgress
-from .ranks import current_ranks, facts_that_must_agree, reporting_errors, require_equal_arguments
-from .readback import ReadBack
+from .ranks import (
+    MOST_POINTS,
+    OrderWindows,
+    current_ranks,
+    facts_that_must_agree,
+    reporting_errors,
+    require_equal_arguments,
+)
 from .report import Reporter
 from .saver import Saver
 from .schedule import SaveSchedule
 from .script_checks import ScriptChecks
 from .stop import Lifetime, StopRequest
-from .tracked import Tracked
-from .unproven import EpochEndSaves
-from .watch import UnusedValueWatch
-from .windows import MOST_POINTS, OrderWindows
+from .writer import ReadBack
 
 if TYPE_CHECKING:
-    from .mirrors import Mirrors
-    from .pace import SaveInterval
+    from ..mirror.mirrors import Mirrors
+    from .schedule import SaveInterval
 
 
 class Session:
@@ -77,7 +82,7 @@ class Session:
         self.last_batch = LastBatchPolicy(ranks, progress)
         pace: SaveInterval | None = None
         if isinstance(options.every, Auto) and ranks.leads:
-            from .pace import SaveInterval  # only such runs need it
+            from .schedule import SaveInterval
 
             pace = SaveInterval(options.every, progress, reporter, self.stop, options.background)
         self.waiting = EpochEndSaves(
@@ -165,7 +170,7 @@ class Session:
             self.drilled = settings.read_drill_settings(options.path)
             self.stop, self.display = StopRequest(options.deadline), Display()
             # `import holdfast` should not import what queries schedulers
-            from .job_clock import JobClock
+            from .stop import JobClock
 
             self.job_clock = JobClock(
                 options.path, self.stop, own_deadline=options.deadline is not None, rank=ranks.rank
@@ -203,7 +208,7 @@ class Session:
         """
         if job() is None or not self.ranks.leads:
             return {}
-        from . import submission_guard  # only jobs need it
+        from ..cluster import submission_guard  # only jobs need it
 
         mine = submission_guard.current_entry()
         submission_guard.require_same_submission(self.store.root, mine, self.options.accept)

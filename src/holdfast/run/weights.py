@@ -12,13 +12,13 @@ import msgspec
 from .. import scan
 from ..errors import Damaged, Mismatch, NotFound, UsageError
 from ..legible import counted
+from ..stateful.objects import stored_state_at, weight_reader_for
 from ..store.checkpoint import Checkpoint
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.format import MANIFEST
 from ..store.signing import Key, public_key
 from ..store.store import Store
 from .failures import require_sound, translate_read_errors
-from .objects import stored_state_at, weight_reader_for
 
 T = TypeVar("T")
 

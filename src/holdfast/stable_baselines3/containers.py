@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ..errors import Mismatch, UsageError
-from ..run.objects import OBJECTS
 from ..state.tree import flatten
+from ..stateful.objects import OBJECTS
 
 CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, torch.device, np.dtype)
 

@@ -24,9 +24,9 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecMonitor
 
 from ..errors import Mismatch, UsageError
-from ..run.fields import Fields
-from ..run.objects import OBJECTS, STEERED
-from ..run.tracked import digest_state
+from ..stateful.fields import Fields
+from ..stateful.objects import OBJECTS, STEERED
+from ..stateful.tracked import digest_state
 from .containers import CODE, ContainerState, GeneratorState, ObjectArrayState, is_plain, members_of
 
 SET_BY_LEARN = {

@@ -19,7 +19,7 @@ from ..inspect import mirrors, starts
 from ..inspect.starts import ProgramStart
 from ..journal import CLOSING, Event, Log
 from ..provenance import REDACTED
-from ..run import unsound
+from ..store import unsound
 from ..store.attempt import read_run
 from ..store.checkpoint_index import CheckpointIndex
 from ..store.locate import locate

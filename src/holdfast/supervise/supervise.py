@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .. import scan
+from .. import scan, settings
 from ..apps.command import RUN_ME_AGAIN
 from ..apps.file import AppFile
 from ..apps.program import Program, ProgramExit
 from ..apps.take import file_states
-from ..cluster import bad_nodes, hold, job_leader, requeue
+from ..cluster import bad_nodes, hold, job_leader
 from ..cluster.cause import BAD_NODE
 from ..cluster.notices import Notices, cloud
 from ..errors import ChildError
@@ -77,7 +77,7 @@ class SupervisorOptions:
     name: str | None = None
     retries: int = 0
     max_no_progress: int = 10
-    max_requeues: int = requeue.MOST_REQUEUES
+    max_requeues: int = settings.MOST_REQUEUES
     grace_s: float | None = None
     lead_s: float | None = None
     requeue: bool = True

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from ..run.carried import AttributeUse, attribute_use
+from ..script.carried import AttributeUse, attribute_use
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 

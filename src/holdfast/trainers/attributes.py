@@ -15,10 +15,10 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ..run.tracked import digest_state
 from ..state import codec
 from ..state.fill import restore_value
 from ..state.tree import FACTORIES
+from ..stateful.tracked import digest_state
 from ..terminal import warn
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)

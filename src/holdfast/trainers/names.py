@@ -4,7 +4,7 @@ expected.
 A version number says little: a patch release may rename a private method, and most releases change
 none of them. So each name itself is checked before anything is wrapped. A missing name is refused.
 If only its source has changed, the run saves at the ends of its epochs until a drill has proven it
-(`run/unproven.py`).
+(`run/deferred_saves.py`).
 """
 
 from __future__ import annotations

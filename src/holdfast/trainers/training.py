@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from .. import journal
 from ..data.promise import UnprovenCode
 from ..errors import UsageError
+from ..mirror.options import Mirror, Place
 from ..rules import Auto, Every, Rule, Whole
-from ..run.loop import ADAPTER, Loop
-from ..run.mirror_options import Mirror, Place
+from ..run.loops import ADAPTER, Loop
 from ..run.run import Run
-from ..run.settings import run_dir
 from ..run.stop import Deadline
 from ..run.weights import StartFrom
+from ..settings import run_dir
 from ..terminal import say
 
 if TYPE_CHECKING:

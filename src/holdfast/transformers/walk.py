@@ -13,7 +13,7 @@ from transformers import Trainer
 from transformers import trainer as home
 
 from ..data.promise import UnprovenCode
-from ..run.loop import Loop
+from ..run.loops import Loop
 from ..run.passes import ENDLESS
 from ..run.run import Run
 from ..trainers.training import (

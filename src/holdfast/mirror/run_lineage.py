@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from .. import owner
 from ..errors import Damaged, NotFound, UsageError
 from ..journal import Log
-from ..mirror import lineage
-from ..mirror.lineage import HERE, CheckpointCopy, HeldCheckpoint, LineageCheckpoint
-from ..mirror.records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
-from ..mirror.sending import manifest_digest
 from ..store import source
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, CheckpointName, parse_name
+from . import lineage
+from .lineage import HERE, CheckpointCopy, HeldCheckpoint, LineageCheckpoint
+from .records import NO_MANIFEST, Claim, PlaceState, ResumeOrigin
+from .sending import manifest_digest
 
 # facts that tell one process from every other
 _SAME = ("host", "boot", "pid", "pid_started", "pid_space")

@@ -13,11 +13,11 @@ from weakref import ReferenceType, ref
 import msgspec
 
 from ..state.captured import ATOMS, AttributeSet
+from ..stateful.objects import OBJECTS, is_generator, is_random
+from ..stateful.tracked import Tracked, framework_modules
+from ..stateful.watch import LostValue
 from .hooks import HookValue, carried_by_hook
-from .objects import OBJECTS, is_generator, is_random
-from .tracked import Tracked, framework_modules
 from .visible import has_own_state, is_array, is_module
-from .watch import LostValue
 
 MOST_NAMED = 3  # attributes that one line names
 MOST_ARRAYS = 64  # of one object

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from .. import disk, scan
 from ..errors import Damaged, NoSpace, NotFound, StoreError, Untrusted
-from ..mirror.client import PlaceError, WorkerClient
 from ..store import attempt as attempts
 from ..store import format
 from ..store.checkpoint import Checkpoint
 from ..store.format import MANIFEST, CheckpointName
 from ..store.store import Store
 from ..terminal import say, warn
-from .mirror_lineage import RemoteCheckpoint, RunLineage, checkpoint_identity
-from .mirror_options import prefix_with_place
+from .client import PlaceError, WorkerClient
+from .options import prefix_with_place
+from .run_lineage import RemoteCheckpoint, RunLineage, checkpoint_identity
 
 QUIET_S = 180.0  # a fetch without progress for so long is given up
 

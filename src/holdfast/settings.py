@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import UsageError
-from ..ranks import TIMEOUT_S
+from .errors import UsageError
+from .ranks import TIMEOUT_S
 
 RUN_DIR = "HOLDFAST_RUN_DIR"
 DRILL = "HOLDFAST_DRILL"
 MAX_REQUEUES = "HOLDFAST_MAX_REQUEUES"
+MOST_REQUEUES = 1000  # of one job, unless the variable says otherwise
 RANKS_TIMEOUT_S = "HOLDFAST_RANKS_TIMEOUT_S"
 PURGE_DAYS = "HOLDFAST_PURGE_DAYS"
 ARGUMENTS = "arguments"  # in `accept`: a batch job may have other arguments than the last one
@@ -86,8 +87,6 @@ def is_drilled() -> bool:
 
 def max_requeues() -> int:
     """How often a run may requeue its own job, over all its attempts."""
-    from ..cluster.requeue import MOST_REQUEUES
-
     text = os.environ.get(MAX_REQUEUES, "")
     return int(text) if text.isdecimal() else MOST_REQUEUES
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import journal
-from ..cluster import job_leader, sweep
 from ..errors import UsageError
 from ..job import job
 from ..provenance import redact
-from .settings import ARGUMENTS
+from ..settings import ARGUMENTS
+from . import job_leader, sweep
 
 # sys.argv names a file that the frontend made
 NOTEBOOKS = ("ipykernel_launcher.py", "colab_kernel_launcher.py")

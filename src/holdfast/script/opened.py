@@ -15,10 +15,9 @@ from typing import Any
 
 import msgspec
 
-from .. import disk, scan
+from .. import disk, scan, settings
 from ..errors import UsageError
-from . import settings
-from .settings import DrillSettings
+from ..settings import DrillSettings
 from .visible import script_frames
 
 MOST = 1000  # most lines of one process

@@ -16,17 +16,17 @@ from typing import NamedTuple
 import msgspec
 
 from ..errors import DiskError, StoreError, Superseded, UsageError
-from ..mirror import waiting
-from ..mirror.copying import THERE
-from ..mirror.lineage import CheckpointCopy
-from ..mirror.protocol import Event
-from ..mirror.records import PlaceState, ResumeOrigin
 from ..retention import CheckpointFacts
 from ..terminal import say, warn
 from ..threads import Condition, Latch
+from . import waiting
 from .checkpoint_fetcher import CheckpointFetcher
-from .mirror_options import prefix_with_place
+from .copying import THERE
+from .lineage import CheckpointCopy
 from .mirror_place import NEVER, MirrorPlace
+from .options import prefix_with_place
+from .protocol import Event
+from .records import PlaceState, ResumeOrigin
 
 TOLD_S = 1.0  # a wait at the end of the run that takes longer is announced
 MOST_NAMES = 3  # in one line

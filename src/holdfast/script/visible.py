@@ -23,9 +23,9 @@ from types import (
 )
 from typing import Any, NamedTuple
 
+from ..stateful.objects import adapter_for
+from ..stateful.watch import stack_frames
 from .carried import CarriedVariables, globals_used_by, variables_carried_past
-from .objects import adapter_for
-from .watch import stack_frames
 
 MOST = 1000  # variables
 DEEPEST = 4  # attributes in a row

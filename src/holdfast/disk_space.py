@@ -16,15 +16,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from .. import disk, retention, scan
-from ..cluster.quota import Quota, quotas
-from ..errors import ClusterError, Damaged, NotFound
-from ..legible import size
-from ..retention import CheckpointFacts
-from ..rules import Rule
-from ..store.store import Store
-from ..terminal import warn
-from . import settings
+from . import disk, retention, scan, settings
+from .cluster.quota import Quota, quotas
+from .errors import ClusterError, Damaged, NotFound
+from .legible import size
+from .retention import CheckpointFacts
+from .rules import Rule
+from .store.store import Store
+from .terminal import warn
 
 AHEAD = 5  # checkpoints that have to fit
 WARNED = 0.75  # part of the site's days: older files are reported

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from ..mirror import waiting
-from ..mirror.records import PlaceState
 from ..retention import CheckpointFacts
 from ..rules import Rule
+from . import waiting
+from .records import PlaceState
 
 QUIET_S = 60.0  # a copy without progress for so long is reported
 NEVER = float("inf")

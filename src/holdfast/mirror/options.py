@@ -57,7 +57,7 @@ def parse_mirror_options(
         if left_out:
             raise UsageError(f"without={_place_text(left_out[0])}: this run has no mirror=")
         return None
-    from ..mirror.place import redact_url
+    from .place import redact_url
 
     names = {_place_text(url): redact_url(_place_text(url)) for url in rules}
     absent = _optional_places(left_out, names)
@@ -136,7 +136,7 @@ def _require_distinct_places(found: Collection[MirrorOption], path: Path) -> Non
 
 
 def _display_name(place: Place) -> str:
-    from ..mirror.place import redact_url
+    from .place import redact_url
 
     return redact_url(_place_text(place))
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from .. import retention
 from ..errors import NotFinite, StoreError
 from ..retention import CheckpointFacts
-from ..store.checkpoint import Checkpoint
-from ..store.checkpoint_index import CheckpointIndex
-from ..store.store import Store
+from .checkpoint import Checkpoint
+from .checkpoint_index import CheckpointIndex
+from .store import Store
 
 NAMED = 3  # weights in a line
 NOTHING_KNOWN = (

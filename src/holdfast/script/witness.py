@@ -25,8 +25,8 @@ import msgspec
 from ..errors import UsageError
 from ..state import rng, tree
 from ..state.captured import AttributeSet, is_frozen
+from ..stateful.objects import OBJECTS, adapter_for, is_generator
 from ..store import format
-from .objects import OBJECTS, adapter_for, is_generator
 from .visible import (
     MOST,
     Variable,
