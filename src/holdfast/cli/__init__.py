@@ -6,7 +6,6 @@ Completion for bash (zsh and fish likewise): eval "$(_HOLDFAST_COMPLETE=bash_sou
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import io
 import os
@@ -143,6 +142,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
             names = [*COMMANDS, *OTHER_WORDS]
             close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.5)
             close = [OTHER_WORDS.get(name, name) for name in close]

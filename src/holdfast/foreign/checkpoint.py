@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import scan
 from ..errors import Damaged, NotFound, StoreError, UsageError
@@ -17,8 +17,9 @@ from ..store.format import Head, Manifest, utc
 from ..store.locate import Location, Step
 from ..store.signing import Key
 from ..store.source import translate_read_errors
-from . import table
-from .content import CRC, ForeignContent, find_model_part
+
+if TYPE_CHECKING:
+    from .content import ForeignContent
 
 
 class ForeignCheckpoint(Checkpoint):
@@ -34,6 +35,8 @@ class ForeignCheckpoint(Checkpoint):
             Damaged, StoreError: as `table.read`.
             Unreadable: a file of it cannot be read now.
         """
+        from . import table  # imported late: most commands meet no other program's files
+
         with translate_read_errors(self.path):
             return table.read(self.path)
 
@@ -76,6 +79,8 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def main_part(self) -> str | None:
+        from .content import find_model_part
+
         return find_model_part(self.content.tree)
 
     def signed_by(self, key: Key | None) -> Checkpoint:
@@ -123,6 +128,8 @@ class ForeignCheckpoint(Checkpoint):
 
     @property
     def assurance(self) -> str:  # type: ignore[override]
+        from .content import CRC
+
         return "complete, CRC-32 holds" if self.content.proof == CRC else "complete, not verifiable"
 
 
@@ -161,6 +168,8 @@ def _sort_key(checkpoint: ForeignCheckpoint) -> tuple[float, float, str]:
 
 def checkpoints_inside(folder: Path) -> list[Path]:
     """Return the checkpoints of other programs in a folder."""
+    from . import table
+
     paths = (folder / name for name in sorted(table.names_in(folder)))
     return [*filter(_looks_like_checkpoint, paths)]
 
@@ -169,6 +178,8 @@ def _looks_like_checkpoint(path: Path) -> bool:
     """Return whether the name and the content are those of a checkpoint. A neighbouring folder that
     is too large or unreadable does not count.
     """
+    from . import table
+
     try:
         return table.is_foreign(path, named=True)
     except (StoreError, OSError):
@@ -177,6 +188,8 @@ def _looks_like_checkpoint(path: Path) -> bool:
 
 def find_checkpoints(path: Path) -> ForeignFolder | None:
     """Return the checkpoints of other programs at `path`; None if there are none."""
+    from . import table
+
     if table.is_foreign(path):
         return ForeignFolder(path, None, single=True)
     if scan.is_dir(path) and checkpoints_inside(path):

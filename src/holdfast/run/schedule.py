@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Sequence
 from itertools import islice
-from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -265,6 +264,8 @@ class SaveInterval(msgspec.Struct):
 
     def _choose_interval(self, now_s: float) -> None:
         """Choose the interval of this start from now on, and journal it with the measurements."""
+        from statistics import median  # imported late: it takes a millisecond of each start
+
         deadline_s = self._stop.deadline_s
         beside = [took for took in self._saves if took.was_in_background]
         saves = beside or self._saves

@@ -149,9 +149,12 @@ class RebindingTracker:
             if kind in ATOMS:
                 continue
             place = f"{path}/{key_text(key)}" if path else str(key)
-            if _can_be_filled(member) and not self._own.has(member):
+            leaf = _is_fillable_leaf(member)
+            fillable = (leaf or _is_fillable_container(kind)) and not self._own.has(member)
+            if fillable:
                 yield place, member
-            yield from self._walk_members(place, member, depth - 1, around)
+            if not (leaf and fillable):
+                yield from self._walk_members(place, member, depth - 1, around)
 
     def _members(self, value: Any) -> Iterable[tuple[Any, Any]]:
         kind = type(value)
@@ -166,13 +169,13 @@ class RebindingTracker:
         return fields_of(value).items() if is_dataclass(kind) else ()
 
 
-def _can_be_filled(value: Any) -> bool:
-    kind = type(value)
-    if kind in MUTABLE:
-        return True
-    if is_dataclass(kind):
-        return not kind.__dataclass_params__.frozen
-    name = codec.framework_of(kind)
+def _is_fillable_container(kind: Any) -> bool:
+    return kind in MUTABLE or (is_dataclass(kind) and not kind.__dataclass_params__.frozen)
+
+
+def _is_fillable_leaf(value: Any) -> bool:
+    """Return whether it is a tensor or an array that a restore can write into."""
+    name = codec.framework_of(type(value))
     return (
         name is not None
         and codec.is_leaf(value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 from weakref import WeakSet
@@ -20,19 +21,23 @@ from ..state.rebinding import Members
 from ..state.validation import errors_as_damage
 from ..store.checkpoint import Checkpoint
 
-_ADAPTERS = {  # capture, differences, restore of a framework's objects
-    "torch": "holdfast.torch.live",
-    "holdfast.jax": "holdfast.jax.live",
-    "holdfast.keras": "holdfast.keras.live",
-    "accelerate": "holdfast.accelerate.live",
+# (what is asked for, package): the module that does it
+_MODULES = {
+    # capture, differences, restore of a framework's objects
+    ("adapter", "torch"): "holdfast.torch.live",
+    ("adapter", "holdfast.jax"): "holdfast.jax.live",
+    ("adapter", "holdfast.keras"): "holdfast.keras.live",
+    ("adapter", "accelerate"): "holdfast.accelerate.live",
+    # objects of a framework that stand for their members
+    ("members", "accelerate"): "holdfast.accelerate.accelerator",
+    # a model's weights alone
+    ("weights", "torch"): "holdfast.torch.weights",
+    ("weights", "holdfast.jax"): "holdfast.jax.weights",
+    # which of a captured object's leaves are parameters or moments: of other frameworks' objects
+    # nothing is known
+    ("trainable", "torch"): "holdfast.torch.trainable",
+    ("trainable", "holdfast.keras"): "holdfast.keras.trainable",
 }
-# objects of a framework that stand for their members
-_MADE_OF = {"accelerate": "holdfast.accelerate.accelerator"}
-# a model's weights alone
-_WEIGHTS = {"torch": "holdfast.torch.weights", "holdfast.jax": "holdfast.jax.weights"}
-# which of a captured object's leaves are parameters or moments: of other frameworks' objects
-# nothing is known
-_LOOKED_AT = {"torch": "holdfast.torch.trainable", "holdfast.keras": "holdfast.keras.trainable"}
 
 # optimizers whose `lr` a trainer sets before each step, from the script's value
 STEERED: WeakSet[Any] = WeakSet()
@@ -40,9 +45,7 @@ STEERED: WeakSet[Any] = WeakSet()
 
 def adapter_for(target: Any) -> Any:
     """Return the adapter module of the framework of `target`, or None when there is none."""
-    modules = (
-        import_module(_ADAPTERS[name]) for name in _framework_names(target) if name in _ADAPTERS
-    )
+    modules = _modules_for(target, "adapter")
     return next((module for module in modules if module.handles(target)), None)
 
 
@@ -52,9 +55,7 @@ def members_as_attributes(target: Any) -> Any:
     Raises:
         UsageError: its members cannot be tracked.
     """
-    modules = (
-        import_module(_MADE_OF[name]) for name in _framework_names(target) if name in _MADE_OF
-    )
+    modules = _modules_for(target, "members")
     return next(
         (found for module in modules if (found := module.members(target)) is not None), target
     )
@@ -62,10 +63,7 @@ def members_as_attributes(target: Any) -> Any:
 
 def weight_reader_for(target: Any) -> Any:
     """Return the module that reads weights into `target`, or None when `target` is no model."""
-    module = next(
-        (import_module(_WEIGHTS[name]) for name in _framework_names(target) if name in _WEIGHTS),
-        None,
-    )
+    module = next(iter(_modules_for(target, "weights")), None)
     return module if module is not None and module.is_model(target) else None
 
 
@@ -75,14 +73,9 @@ def weight_leaves(captures: Iterable[tuple[Any, Any]]) -> Iterator[Any]:
 
     `captures`: objects and their states. Other numbers may be infinite without a fault.
     """
-    modules: dict[type, Any] = {}
     for target, captured in captures:
-        kind = type(target)
-        if kind not in modules:
-            names = (name for name in _framework_names(target) if name in _LOOKED_AT)
-            modules[kind] = next((import_module(_LOOKED_AT[name]) for name in names), None)
-        if modules[kind] is not None:
-            yield from modules[kind].trainable_leaves(target, captured)
+        for module in _modules_for(target, "trainable")[:1]:
+            yield from module.trainable_leaves(target, captured)
 
 
 def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = ()) -> Any:
@@ -120,8 +113,18 @@ def model_facts(target: Any) -> dict[str, Any] | None:
     return None if count is None else {"class": adapter.class_name(target), "parameters": count}
 
 
-def _framework_names(target: Any) -> list[str]:
-    return [_package_of(kind.__module__.split(".")) for kind in type(target).__mro__]
+def _modules_for(target: Any, what: str) -> list[Any]:
+    return _modules_for_class(type(target), what)  # type: ignore[arg-type]  # a class is hashable
+
+
+@lru_cache(maxsize=1024)  # a state of thousands of tensors asks for the same class at each
+def _modules_for_class(kind: Any, what: str) -> list[Any]:
+    names = dict.fromkeys(_framework_names(kind))
+    return [import_module(_MODULES[what, name]) for name in names if (what, name) in _MODULES]
+
+
+def _framework_names(kind: type) -> list[str]:
+    return [_package_of(each.__module__.split(".")) for each in kind.__mro__]
 
 
 def _package_of(module: list[str]) -> str:
@@ -150,7 +153,7 @@ def _is_numpy_generator(target: Any) -> bool:
 
 
 def _is_legacy_generator(target: Any) -> bool:
-    return type(target).__name__ == "RandomState" and _framework_names(target)[0] == "numpy"
+    return type(target).__name__ == "RandomState" and _framework_names(type(target))[0] == "numpy"
 
 
 def _generator_differences(generator: Any, stored: Any) -> list[str]:
@@ -193,8 +196,8 @@ class ObjectAdapters:
         ):
             return False
         # a dictionary with `__getattr__ = dict.get` has every attribute: as None
-        stateful = all(
-            callable(getattr(value, each, None)) for each in ("state_dict", "load_state_dict")
+        stateful = callable(getattr(value, "state_dict", None)) and callable(
+            getattr(value, "load_state_dict", None)
         )
         return bool(stateful or is_generator(value) or adapter_for(value))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +31,8 @@ def table(caption: str, checkpoints: Sequence[TableRow]) -> str:
     """Return a table of the checkpoints, the newest last, under `caption`. A damaged one is a row
     that says so.
     """
+    from html import escape  # imported late: only notebooks ask
+
     left_out = len(checkpoints) - MOST_ROWS
     head = f"{caption}{f' ({left_out} older ones are not shown)' if left_out > 0 else ''}"
     rows = [("name", "step", "size", "metrics"), *map(_row, checkpoints[-MOST_ROWS:])]

@@ -47,7 +47,7 @@ def handles(target: object) -> bool:
     """Return whether this module captures and restores the object; any other object is captured by
     its state_dict alone.
     """
-    return isinstance(target, tuple(_KINDS))
+    return isinstance(target, _CLASSES)
 
 
 def capture(target: Any) -> Any:
@@ -156,3 +156,4 @@ _KINDS: dict[type, Any] = {
         restore=lambda generator, stored: generator.set_state(read_whole(stored)["state"]),
     ),
 }
+_CLASSES = tuple(_KINDS)
