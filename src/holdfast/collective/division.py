@@ -22,7 +22,7 @@ from ..state.codec import Block
 from ..store import format
 from ..store.boxes import Box, is_tiled
 from ..store.lineage import digest_all
-from ..store.parts import AS_RANK_0, own_key, top_members
+from ..store.parts import AS_RANK_0, is_cut, own_key, top_members
 from ..store.shards import StagedState
 
 SHARE_BYTES = 4 << 20  # of the common leaves; fewer bytes are not worth a file of one more rank
@@ -46,6 +46,9 @@ class RankDifference(msgspec.Struct, frozen=True, array_like=True):
     volumes: list[int]  # item counts of its pieces, in the order of `Sheet.divided`
     # pieces of leaves that rank 0 lacks: item count of the piece, and of the whole
     further: dict[str, tuple[int, int]]
+    # of models that are cut over ranks, whole leaves under keys that rank 0 lacks: digests of
+    # facts and bytes
+    others: dict[str, bytes] = {}
 
 
 class SheetReply(msgspec.Struct, frozen=True, array_like=True):
@@ -66,6 +69,8 @@ class LeafAssignment(msgspec.Struct, frozen=True, array_like=True):
     doubtful: list[str]  # keys of divided leaves whose pieces have more items than the whole
     # rank -> indexes in `Sheet.whole` of leaves that it links, so that no rank writes them
     held: dict[int, list[int]]
+    # by rank: of its leaves under keys that rank 0 lacks, those that a lower rank writes, and which
+    spared: dict[int, dict[str, int]] = {}
 
 
 # Made here for the reason that `format` has.
@@ -91,6 +96,7 @@ class RankState:
 
     def __init__(self, staged: StagedState) -> None:
         self.tree = staged.tree
+        self._cut = {name for name, node in (top_members(self.tree) or {}).items() if is_cut(node)}
         self.blocks = staged.leaves
         self.pieces = {key: block for key, block in self.blocks.items() if "of" in block.attrs}
         whole = {key: block for key, block in self.blocks.items() if key not in self.pieces}
@@ -155,6 +161,11 @@ class RankState:
                 for key, block in self.pieces.items()
                 if key not in sheet.divided
             },
+            {
+                key: mark
+                for key, mark in self.sheet.whole.items()
+                if key not in sheet.whole and key.partition("/")[0] in self._cut
+            },
         )
 
     def piece_boxes(self, keys: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[int]]]:
@@ -214,6 +225,8 @@ class RankState:
                 if sheet.whole.get(key) != mark
             }
         keys |= {key: own_key(rank, key) for key in self._written_pieces() if key not in spare}
+        twins = decision.spared.get(rank, {})
+        keys = {key: name for key, name in keys.items() if key not in twins}
         blocks = {key: block for key, block in self.blocks.items() if key in keys}
         tree = tree_of_part(self.tree, self.sheet.tree, sheet.tree)
         writers = {
@@ -224,7 +237,7 @@ class RankState:
         spared = {key: writer for key, writer in writers.items() if writer != rank}
         elsewhere = [key for key in common if key not in mine]
         return WritePlan(
-            blocks, keys, self.digests, tree, run_starts(common, mine), spared, elsewhere
+            blocks, keys, self.digests, tree, run_starts(common, mine), spared | twins, elsewhere
         )
 
 
@@ -251,7 +264,22 @@ def assign_leaves(
     spared = {place for places in held.values() for place in places}
     require_space(max(0, sum(claim.own_bytes for claim in claims)) + mine.undivided_bytes(spared))
     keys = [key for place, key in enumerate(mine.sheet.whole) if place in differing]
-    return msgspec.msgpack.encode(LeafAssignment(keys, doubtful, held))
+    twins = find_twins([claim.difference for claim in claims])
+    return msgspec.msgpack.encode(LeafAssignment(keys, doubtful, held, twins))
+
+
+def find_twins(answers: Sequence[bytes]) -> dict[int, dict[str, int]]:
+    """Return for each rank those of its leaves, under keys that rank 0 lacks, that a lower rank has
+    and writes, with that rank.
+    """
+    decoded = {answer: _DIFFERENCES.decode(answer).others for answer in {*answers}}
+    first: dict[tuple[str, bytes], int] = {}
+    found: dict[int, dict[str, int]] = {}
+    for rank, answer in enumerate(answers):
+        for leaf in decoded[answer].items():
+            if (writer := first.setdefault(leaf, rank)) != rank:
+                found.setdefault(rank, {})[leaf[0]] = writer
+    return found
 
 
 def assign_linked(

@@ -18,6 +18,7 @@ from ..state import nodes
 from ..state.codec import ITEMSIZE, ML_DTYPES, SAFETENSORS
 from ..store import reading, streaming
 from ..store.checkpoint import Checkpoint
+from ..store.parts import is_cut, top_members
 from ..store.stored import Stored, StoredLeaf, files_of, leaves_of
 
 # Source: numpy.lib.format, version 1.0, and the array interface's type strings.
@@ -99,9 +100,17 @@ def select_tensors(checkpoint: Checkpoint, part: str | None) -> SelectedTensors:
         has = f"no part {part!r}; it has: {', '.join(members) or 'none'}"
         named = next((model.partition("/")[0] for model in checkpoint.models()), "NAME")
         raise NotFound(f"{checkpoint.path}: {has}; say --part {named}, or --all")
-    found = _tensors(
-        checkpoint, tree if part is None else members[part], joint="/" if part is None else "."
-    )
+    cut = [name for name, node in members.items() if is_cut(node)]
+    if part is None and cut:
+        raise UsageError(
+            f"{checkpoint.path}: each rank has saved other parts of {cut[0]}; say --part {cut[0]}"
+        )
+    if part in cut:
+        found = _tensors_of_all_ranks(checkpoint, part)
+    else:
+        found = _tensors(
+            checkpoint, tree if part is None else members[part], joint="/" if part is None else "."
+        )
     if not found.tensors:
         raise UsageError(
             f"{checkpoint.path}: holds no tensor; copy the files of a program with cp"
@@ -109,6 +118,19 @@ def select_tensors(checkpoint: Checkpoint, part: str | None) -> SelectedTensors:
             else f"{checkpoint.path}: part {part!r} holds no tensor; name another, or say --all"
         )
     return found
+
+
+def _tensors_of_all_ranks(checkpoint: Checkpoint, part: str | None) -> SelectedTensors:
+    """Return the tensors of a model that is cut over ranks, by their names in the whole model."""
+    found: dict[str, Tensor] = {}
+    left_out = 0
+    for view in checkpoint.rank_views():
+        held = top_members((top_members(view.tree) or {}).get(str(part))) or {}
+        each = _tensors(view, held.get("model"), joint=".")
+        left_out += each.left_out
+        for tensor in each.tensors:
+            found.setdefault(tensor.name, tensor)
+    return SelectedTensors([*found.values()], tied_names([*found.values()]), left_out)
 
 
 def _tensors(checkpoint: Checkpoint, node: Any, joint: str) -> SelectedTensors:

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
@@ -83,8 +85,11 @@ def facts_that_must_agree(options: Any, tracked: Tracked, drilled: object) -> di
     found |= {"vars": str(sorted(tracked.variables.state_dict())), "drilled": str(drilled)}
     for name, target in tracked.objects.items():
         found[f"state[{name!r}]"] = f"{type(target).__module__}.{type(target).__qualname__}"
+    cut = tracked.cut_states()
     for name, target in tracked.self_restoring_objects().items():
         adapter = adapter_for(target)
+        if name.partition("/")[0] in cut:
+            continue  # each rank holds other names
         if adapter is not None and adapter.parameter_count(target) is not None:
             for key, block in tree.flatten({name: adapter.capture(target)}).leaves.items():
                 found[key] = f"{block.dtype} {tuple(block.attrs.get('of', block.shape))}"
@@ -115,6 +120,51 @@ def require_equal_arguments(ranks: Ranks, mine: Mapping[str, str]) -> None:
         + "".join(f"\n  {line}" for line in shown)
         + more
     )
+
+
+def collect_names(ranks: Ranks, tracked: Tracked) -> None:
+    """Tell rank 0 which names of models that are cut over ranks some rank holds, so that it can
+    tell which names of a checkpoint no rank restores.
+    """
+    for name, target in tracked.cut_states().items():
+        mine = msgspec.json.encode(target.live_names())
+        said = [mine] if ranks.alone else ranks.gather(f"the names of {name}", mine)
+        if ranks.leads:
+            held = (msgspec.json.decode(each, type=list[str]) for each in said)
+            tracked.names_everywhere[name] = frozenset(chain.from_iterable(held))
+
+
+def require_equal_replicas(ranks: Ranks, tracked: Tracked) -> None:
+    """Require that ranks which hold the same parameter of a cut model hold it equal, and its
+    moments. Other ranks' copies of it would be lost.
+
+    Raises:
+        UsageError: on every rank; it names the parameter and the ranks.
+    """
+    for name, target in tracked.cut_states().items():
+        leaves = tree.flatten(dict(target.replicated())).leaves
+        whole = {key: block for key, block in leaves.items() if "of" not in block.attrs}
+        mine = {key: format.digest(block.data) for key, block in whole.items()}
+        ranks.run_on_all(
+            f"the replicas in {name}",
+            partial(msgspec.json.encode, mine),
+            partial(_require_equal, name),
+            (UsageError,),
+        )
+
+
+def _require_equal(name: str, said: Sequence[bytes]) -> bytes:
+    first: dict[str, tuple[int, str]] = {}
+    for rank, each in enumerate(said):
+        for key, digest in msgspec.json.decode(each, type=dict[str, str]).items():
+            other, known = first.setdefault(key, (rank, digest))
+            if digest != known:
+                raise UsageError(
+                    f"state[{name!r}]: ranks {other} and {rank} hold {key!r} with other numbers: "
+                    "replicas of one parameter must be equal, and two parameters need two names. "
+                    "Nothing was saved"
+                )
+    return b""
 
 
 def _differing_lines(first: Mapping[str, str], mine: Mapping[str, str]) -> list[str]:

@@ -35,7 +35,7 @@ from .failures import SaveFailures
 from .metrics import Measured
 from .options import Options
 from .position import RunProgress
-from .ranks import OrderWindows, require_same_step
+from .ranks import OrderWindows, require_equal_replicas, require_same_step
 from .report import Reporter
 from .schedule import BACKGROUND, PERIODIC, SaveSchedule
 from .stop import StopRequest
@@ -219,6 +219,8 @@ class Saver(msgspec.Struct):
             self._store.read_anew()  # no later save would find damage since then
         self.schedule.clear_request()
         background = self._options.background and reason in BACKGROUND and not at_once
+        if not self.count:
+            require_equal_replicas(self._ranks, self._capture.tracked)
         try:
             staged = self._stage_state(background=background)
         except Exception as error:

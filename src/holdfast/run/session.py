@@ -34,6 +34,7 @@ from .position import RunProgress
 from .ranks import (
     MOST_POINTS,
     OrderWindows,
+    collect_names,
     current_ranks,
     facts_that_must_agree,
     reporting_errors,
@@ -177,6 +178,7 @@ class Session:
             )
             said = {} if ranks.alone else facts_that_must_agree(options, self.tracked, self.drilled)
         require_equal_arguments(ranks, said)
+        collect_names(ranks, self.tracked)
         if not ranks.alone:
             ranks.place = self.position.describe
         # a drill wants the stop at exactly this safe point

@@ -7,8 +7,9 @@ from __future__ import annotations
 import copy
 import operator
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain, groupby, islice
@@ -62,6 +63,37 @@ class AttributeSet:
             setattr(self.target, name, value)
 
 
+class CutState(AttributeSet, ABC):
+    """Members of an object of which each rank holds other names, so that all ranks together hold
+    the whole.
+    """
+
+    @abstractmethod
+    def live_names(self) -> list[str]:
+        """Return the names that this rank holds."""
+
+    @abstractmethod
+    def replicated(self) -> Iterable[tuple[str, Any]]:
+        """Yield, by name, what must be equal on all ranks that hold the name."""
+
+    @abstractmethod
+    def by_name(self, captured: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the captured members as they are saved: by names that no two ranks use for
+        different things.
+        """
+
+    @abstractmethod
+    def recut(
+        self, own: Any, others: Callable[[], Iterable[Any]], everywhere: frozenset[str] | None
+    ) -> tuple[Any, list[str]]:
+        """Return the stored states of this rank's members, from what all ranks have saved by name,
+        and what does not fit.
+
+        `own`: what this rank has saved. `everywhere`: the names that some rank holds now; None: not
+        compared.
+        """
+
+
 def capture_objects(
     value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]] | None = None
 ) -> Any:
@@ -84,7 +116,8 @@ def capture_objects(
 def _capture_value(value: Any, own: StateAdapter, known: dict[int, tuple[Any, Any]]) -> Any:
     kind = type(value)
     if isinstance(value, AttributeSet):
-        return {name: capture_objects(each, own, known) for name, each in value.values().items()}
+        found = {name: capture_objects(each, own, known) for name, each in value.values().items()}
+        return value.by_name(found) if isinstance(value, CutState) else found
     if own.has(value):
         return own.capture(value)
     is_mapping = kind in MAPPINGS

@@ -30,6 +30,7 @@ _MODULES = {
     ("adapter", "accelerate"): "holdfast.accelerate.live",
     # objects of a framework that stand for their members
     ("members", "accelerate"): "holdfast.accelerate.accelerator",
+    ("members", "holdfast.torch"): "holdfast.torch.model_parts",
     # a model's weights alone
     ("weights", "torch"): "holdfast.torch.weights",
     ("weights", "holdfast.jax"): "holdfast.jax.weights",
@@ -89,7 +90,15 @@ def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = (
     if path in checkpoint.parts():
         return checkpoint.handles(part=path, types=types)
     name, *steps = path.split("/")
-    found = checkpoint.handles(part=name, types=types)
+    return member_at(checkpoint.handles(part=name, types=types), steps, checkpoint.path)
+
+
+def member_at(found: Any, steps: Iterable[str], where: object) -> Any:
+    """Return the member of a stored state that these keys lead to.
+
+    Raises:
+        NotFound: there is none.
+    """
     for step in steps:
         if isinstance(found, list | tuple | deque):
             found = dict(enumerate(found))
@@ -99,7 +108,7 @@ def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = (
             else {}
         )
         if step not in members:
-            raise NotFound(f"{checkpoint.path}: holds no {path!r}")
+            raise NotFound(f"{where}: holds no {step!r}")
         found = members[step]
     return found
 

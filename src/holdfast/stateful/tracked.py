@@ -17,6 +17,7 @@ from ..state.captured import (
     ATOMS,
     MUTABLE,
     AttributeSet,
+    CutState,
     StateAdapter,
     capture_objects,
     is_plain,
@@ -34,6 +35,7 @@ from .objects import (
     STEERED,
     ObjectAdapters,
     adapter_for,
+    member_at,
     members_as_attributes,
     stored_state_at,
     weight_leaves,
@@ -80,6 +82,8 @@ class Tracked:
         self.places: RebindingTracker | None = None
         # leaves that the last restore filled itself, without a user's load_state_dict
         self.filled: set[str] = set()
+        # on rank 0, of models that are cut over ranks: the names that some rank holds
+        self.names_everywhere: dict[str, frozenset[str]] = {}
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
 
@@ -245,7 +249,10 @@ class Tracked:
             for path, each in inside
             if not plan.fill.is_filled(each)
         ]
-        lines += plan.fill.misfits + [line for line in lost if line not in plan.fill.misfits]
+        lines += [*plan.lines, *plan.fill.misfits] + [
+            line for line in lost if line not in plan.fill.misfits
+        ]
+        nested = [path for path in nested if path.partition("/")[0] not in self.cut_states()]
         absent = sorted({*nested}.difference(path for path, _ in plan.own))
         return lines + [
             f"{path}: an object with a state of its own in the checkpoint, none here"
@@ -269,11 +276,38 @@ class Tracked:
                 OBJECTS.has(self.objects[name]) or not codec.is_leaf(self.objects[name])
             ),
         )
-        acts = [
-            fill.plan_top(name, self.objects[name], checkpoint.handles(part=name, types=types))
-            for name in names
-        ]
-        return RestorePlan(fill, acts, self._own_objects())
+        states: dict[str, Any] = {}
+        lines: list[str] = []
+        for name in names:
+            states[name], misfits = self._stored_state(name, checkpoint, types)
+            lines += [f"{name}/{line}" for line in misfits]
+        acts = (
+            []
+            if lines
+            else [fill.plan_top(name, self.objects[name], states[name]) for name in names]
+        )
+        return RestorePlan(fill, acts, self._own_objects(), states, lines)
+
+    def _stored_state(
+        self, name: str, checkpoint: Checkpoint, types: Iterable[type]
+    ) -> tuple[Any, list[str]]:
+        """Return the stored state of one object, and what of it fits no rank: of a model that is
+        cut over ranks it is put together from what all ranks have saved.
+        """
+        own, target = checkpoint.handles(part=name, types=types), self.objects[name]
+        if not isinstance(target, CutState):
+            return own, []
+
+        def others() -> Iterator[Any]:
+            for view in checkpoint.rank_views():
+                if view.rank != checkpoint.rank and name in view.parts():
+                    yield view.handles(part=name, types=types)
+
+        return target.recut(own, others, self.names_everywhere.get(name))
+
+    def cut_states(self) -> dict[str, CutState]:
+        """The objects of which each rank holds other names, by their names in the state."""
+        return {name: each for name, each in self.objects.items() if isinstance(each, CutState)}
 
     def overridden_options(
         self, checkpoint: Checkpoint, plan: RestorePlan, types: Iterable[type]
@@ -285,8 +319,14 @@ class Tracked:
             path: [line for line in lines if target not in STEERED or not line.startswith("lr ")]
             for path, target in _deduplicate(plan.own).items()
             if (adapter := adapter_for(target)) is not None
+            for name, *steps in [path.split("/")]
             for lines in [
-                adapter.overridden_options(target, stored_state_at(checkpoint, path, types))
+                adapter.overridden_options(
+                    target,
+                    member_at(plan.states[name], steps, checkpoint.path)
+                    if name in plan.states
+                    else stored_state_at(checkpoint, path, types),
+                )
             ]
         }
 
@@ -333,6 +373,8 @@ class RestorePlan(NamedTuple):
     fill: InPlaceRestore
     acts: list[Act]
     own: list[tuple[str, Any]]  # the objects that restore themselves, by their paths
+    states: Mapping[str, Any]  # the stored states, with handles on their leaves
+    lines: list[str]  # of models that are cut over ranks: what fits no rank
 
 
 def _deduplicate(own: Iterable[tuple[str, Any]]) -> dict[str, Any]:

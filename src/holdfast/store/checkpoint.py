@@ -111,6 +111,11 @@ class Checkpoint:
         view._rank = rank if 0 <= rank < len(parts) else 0
         return view
 
+    def rank_views(self) -> list[Checkpoint]:
+        """Return the checkpoint as each rank that wrote it saved it."""
+        parts = self._rank_parts()
+        return [self] if parts is None else [self.as_rank(rank) for rank in range(len(parts))]
+
     def signed_by(self, key: Key | None) -> Checkpoint:
         """Return this checkpoint with a required key: it cannot be read unless that key has signed
         it.

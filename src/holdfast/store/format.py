@@ -24,7 +24,7 @@ from .signing import Key, Signer
 # who asks for digests asks the format
 __all__ = ["SHA256", "XXH3", "digest", "hasher", "joined_digest", "kind_of"]
 
-NEWEST = 6  # of checkpoints; see "How the version covers it" in docs/format.md
+NEWEST = 7  # of checkpoints; see "How the version covers it" in docs/format.md
 # released with 0.1.0: a change raises it, and golden checkpoints of each older version stay
 # readable
 VERSION = 1
@@ -221,13 +221,17 @@ def encode(manifest: Manifest, signer: Signer | None = None) -> bytes:
 
 def version_of(text: bytes) -> int:
     """Return the lowest version that expresses a manifest or a part with this JSON."""
-    return NEWEST if any(mark in text for mark in SINCE_6) else VERSION
+    if SINCE_7 in text:
+        return NEWEST
+    return 6 if any(mark in text for mark in SINCE_6) else VERSION
 
 
 SINCE_6 = (
     *(b',"bound_anew":[', b'{"defaultdict_of":', b'{"set_table":', b'{"long_str":', b'{"packed":'),
     b'".besides":',
 )
+SINCE_7 = b'".parts":'  # a part may list whole leaves that another rank wrote
+READ = (VERSION, 6, NEWEST)
 
 
 def require_small_tree(text: bytes) -> None:
@@ -353,10 +357,11 @@ def require_version(version: str, where: object) -> None:
     Raises:
         StoreError: this library does not read that version, and so cannot say that it is damaged.
     """
-    if version not in (str(VERSION), str(NEWEST)):
+    if version not in map(str, READ):
+        *older, newest = READ
         raise StoreError(
-            f"{where}: format version {version[:20]}; "
-            f"this Holdfast reads {VERSION} and {NEWEST}: use a newer one"
+            f"{where}: format version {version[:20]}; this Holdfast reads "
+            f"{', '.join(map(str, older))} and {newest}: use a newer one"
         )
 
 

@@ -22,6 +22,8 @@ from .stored import Piece, Stored, StoredLeaf, StoredPieces, check_piece, is_pie
 
 AS_RANK_0 = "rank"  # tag of a top-level member in another rank's tree that equals rank 0's
 
+CUT = ".parts"  # key in a top-level member: it is a model that is cut over ranks
+
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one rank wrote, and how its tree differs from rank 0's."""
@@ -30,7 +32,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, FileEntry]
     leaves: dict[str, LeafEntry]
     tree: list[Any] = []  # empty, or one tree
-    # leaves whose piece another rank has, too: key -> the rank that wrote it
+    # leaves that another rank has, too: key -> the rank that wrote it
     spare: dict[str, int] = {}
 
 
@@ -198,8 +200,12 @@ class CheckpointParts:
             )
         writer = self[rank].spare.get(key, -1)
         twin = self[writer].leaves.get(own_key(writer, key)) if 0 <= writer < len(self) else None
-        if twin is not None and is_piece(twin):
-            return self._pieces(key, twin, writer)
+        if twin is not None:
+            return (
+                self._pieces(key, twin, writer)
+                if is_piece(twin)
+                else StoredLeaf(self.path, key, twin)
+            )
         plain = self[0].leaves.get(key)
         if plain is None and (place := bisect_right(self._firsts, key)):
             plain = self[self._writers[place - 1]].leaves.get(key)
@@ -234,6 +240,11 @@ def top_members(tree: Any) -> Mapping[str, Any] | None:
     """Return the members of a tree that is a mapping with string keys; None for another tree."""
     body = tree.get("dict") if isinstance(tree, dict) else None
     return body if isinstance(body, dict) else None
+
+
+def is_cut(node: Any) -> bool:
+    """Return whether a top-level member is a model that is cut over ranks."""
+    return CUT in (top_members(node) or {})
 
 
 def refers_to_rank_0(node: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Torch: what a run needs of it, and `Writer` and `Reader` for direct users of
-torch.distributed.checkpoint.
+"""Torch: what a run needs of it, `ModelParts` for models that are cut over ranks, and `Writer` and
+`Reader` for direct users of torch.distributed.checkpoint.
 
-Those two are imported on first use: importing DCP takes a second, and most runs do not need it.
+They are imported on first use: importing DCP takes a second, and most runs do not need it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dcp import Reader, Writer
+    from .model_parts import ModelParts
 
-__all__ = ["Reader", "Writer"]
+__all__ = ["ModelParts", "Reader", "Writer"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "ModelParts":
+        from .model_parts import ModelParts
+
+        return ModelParts
     from . import dcp
 
     return getattr(dcp, name)

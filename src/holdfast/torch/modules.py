@@ -206,6 +206,14 @@ def live_entries(module: nn.Module) -> dict[str, Any]:
     return {plain(name): value for name, value in state.items()}
 
 
+def named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters by plain names; a tied one comes by each of its names."""
+    root = unwrap(module)
+    plain = _unwrapping_names(root.state_dict())
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        yield plain(name), parameter
+
+
 def restore(module: nn.Module, stored: Mapping[str, Any]) -> None:
     """Fill the live tensors; parameters keep their identity, so that optimizers still refer to
     them.

@@ -1,0 +1,308 @@
+"""Models that are cut over ranks: saved by the names of the whole model, restored on any other cut, bit for bit."""
+
+from itertools import chain
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast import Every, Run, Store
+from holdfast.errors import Damaged, Mismatch, UsageError
+from holdfast.inspect.tensors import select_tensors
+from holdfast.state.captured import capture_objects
+from holdfast.stateful.objects import OBJECTS
+from holdfast.store import format
+from holdfast.torch import ModelParts
+from holdfast.torch.model_parts import members
+from run_ranks import among_threads as _among_threads
+
+LAYERS, STEPS = 4, 4
+
+
+@pytest.fixture(name="among_threads")
+def threads(monkeypatch):
+    return _among_threads(monkeypatch)
+
+
+def layer(number):
+    """The same first values on every cut."""
+    held = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    with torch.no_grad():
+        for place, each in enumerate(held.parameters()):
+            each.copy_(torch.arange(each.numel()).view(each.shape) * 0.1 + number + place)
+    return held
+
+
+def parts_of(numbers, kind=torch.optim.AdamW, split=False):
+    """Layers of these numbers, with one optimizer or one for each."""
+    layers = {f"layers.{number}": layer(number) for number in numbers}
+    groups = [list(each.parameters()) for each in layers.values()]
+    steps = [kind(each, lr=0.1) for each in groups] if split else [kind([*chain(*groups)], lr=0.1)]
+    return ModelParts(layers, steps)
+
+
+def train(parts):
+    """A step whose gradients depend on each layer alone, so that all cuts do the same."""
+    for optimizer in parts.optimizers:
+        optimizer.zero_grad()
+    for _, each in parts.parts:
+        each(torch.linspace(0, 1, 12).view(4, 3)).square().sum().backward()
+    for optimizer in parts.optimizers:
+        optimizer.step()
+
+
+def held(parts):
+    """Tensors and moments, by the names of the whole model."""
+    found = {
+        f"{place}.{name}": value.clone() for place, each in parts.parts for name, value in each.state_dict().items()
+    }
+    for optimizer, names in zip(parts.optimizers, parts.parameter_names(), strict=True):
+        for number, entry in optimizer.state_dict()["state"].items():
+            found |= {f"{names[number]} {key}": torch.as_tensor(value).clone() for key, value in entry.items()}
+    return found
+
+
+def runs(path, cut, *, steps=STEPS, **options):
+    """What a rank does: it resumes, notes what it holds then, and trains up to `steps`."""
+
+    def work(rank):
+        parts = parts_of(cut[rank], **options)
+        with Run(path, {"net": parts}, every=Every(steps=2)) as run:
+            began = held(parts)
+            for _ in run.steps(steps):
+                train(parts)
+        return began, held(parts)
+
+    return work
+
+
+def merged(outcomes, which):
+    found = {}
+    for each in outcomes:
+        if isinstance(each, BaseException):
+            raise each
+        for name, value in each[which].items():
+            assert name not in found or torch.equal(found[name], value)
+            found[name] = value
+    return found
+
+
+def differing(one, two):
+    assert one.keys() == two.keys()
+    return [name for name in one if not torch.equal(one[name], two[name])]
+
+
+CUTS = {
+    "4 stages": [[0], [1], [2], [3]],
+    "2 stages": [[0, 1], [2, 3]],
+    "interleaved": [[0, 2], [1, 3]],
+    "2 stages, 2 replicas": [[0, 1], [0, 1], [2, 3], [2, 3]],
+    "replicas elsewhere": [[2, 3], [0, 1], [2, 3]],
+    "experts": [[0, 1], [0, 2], [0, 3]],  # the first one is on every rank
+    "fewer experts": [[0, 1, 3], [0, 2]],
+    "one": [[0, 1, 2, 3]],
+}
+
+
+PAIRS = [
+    ("4 stages", "2 stages"),
+    ("2 stages", "interleaved"),
+    ("interleaved", "4 stages"),
+    ("2 stages, 2 replicas", "replicas elsewhere"),
+    ("replicas elsewhere", "2 stages, 2 replicas"),
+    ("experts", "fewer experts"),
+    ("one", "experts"),
+    ("4 stages", "one"),
+]
+
+
+@pytest.mark.parametrize(("first", "later"), PAIRS)
+def test_what_one_cut_has_saved_another_restores(tmp_path, among_threads, first, later):
+    """Parameters, buffers and moments, also with an optimizer for each layer; and it goes on as if it never stopped."""
+    split = "stages" in later
+    saved = merged(among_threads(len(CUTS[first]), runs(tmp_path / "run", CUTS[first])), 1)
+    resumed = among_threads(len(CUTS[later]), runs(tmp_path / "run", CUTS[later], steps=2 * STEPS, split=split))
+    assert differing(saved, merged(resumed, 0)) == []
+    whole = among_threads(1, runs(tmp_path / "whole", CUTS["one"], steps=2 * STEPS))
+    assert differing(merged(whole, 1), merged(resumed, 1)) == []
+
+
+def test_replicas_are_written_once(tmp_path, among_threads):
+    """Of a stage that rank 0 lacks as well. Each rank reads them."""
+    sizes = {}
+    for name, cut in (("alone", [[0, 1], [2, 3]]), ("replicas", [[0, 1], [2, 3], [2, 3], [0, 1], [2, 3]])):
+        merged(among_threads(len(cut), runs(tmp_path / name, cut)), 1)
+        newest = Store(tmp_path / name).latest()
+        assert list(newest.problems()) == []
+        shards = [each for each in newest.path.glob("*.safetensors") if "net" in each.name]
+        sizes[name] = len(shards), sum(each.stat().st_size for each in shards)
+    assert sizes["alone"][1] <= sizes["replicas"][1] < sizes["alone"][1] * 1.3
+    assert among_threads(5, lambda rank: Store(tmp_path / "replicas").latest().as_rank(rank).load(part="net").keys())
+
+
+def test_replicas_that_differ_are_told_before_anything_is_saved(tmp_path, among_threads):
+    """On every rank, with the ranks and the name."""
+
+    def work(rank):
+        parts = parts_of([1] if rank else [0])
+        if rank == 2:
+            with torch.no_grad():
+                parts.parts[0][1][0].bias[0] = 7
+        with Run(tmp_path, {"net": parts}) as run:
+            for _ in run.steps(2):
+                pass
+
+    for outcome in among_threads(3, work):
+        assert isinstance(outcome, UsageError)
+        assert "ranks 1 and 2 hold 'layers.1.0.bias'" in str(outcome)
+    assert Store(tmp_path).checkpoints() == []
+
+
+def test_buffers_may_differ_among_replicas(tmp_path, among_threads):
+    """Running means are each rank's own, and come back to it."""
+
+    def work(rank):
+        parts = parts_of([0])
+        with Run(tmp_path, {"net": parts}) as run:
+            for _ in run.steps(2):
+                parts.parts[0][1][1].running_mean[0] += rank
+        return float(parts.parts[0][1][1].running_mean[0])
+
+    first = [*among_threads(3, work)]
+    assert first == [0.0, 2.0, 4.0]
+    assert [*among_threads(3, work)] == first
+
+
+@pytest.mark.parametrize(
+    ("cut", "line"),
+    [
+        ([[0, 1], [2]], "net/layers.3.0.bias: in the checkpoint, on no rank here"),
+        ([[0, 1], [2, 3, 4]], "layers.4.0.weight: "),
+    ],
+)
+def test_a_cut_that_loses_or_adds_a_layer_is_refused(tmp_path, among_threads, cut, line):
+    """On every rank: a weight that no rank restores would be gone with the next checkpoint."""
+    merged(among_threads(2, runs(tmp_path, CUTS["2 stages"])), 1)
+    for outcome in among_threads(2, runs(tmp_path, cut)):
+        assert isinstance(outcome, Mismatch)
+    assert line in str(among_threads(2, runs(tmp_path, cut))[1])
+    assert [each.name for each in Store(tmp_path).checkpoints()][-1].startswith("step-000000004")
+
+
+def test_parameters_of_other_options_do_not_share_a_group(tmp_path, among_threads):
+    """A rate for each layer cannot go into one group."""
+
+    def parts(rank, numbers):
+        found = parts_of(numbers, split=True)
+        for optimizer, number in zip(found.optimizers, numbers, strict=True):
+            optimizer.param_groups[0]["lr"] = 0.1 * (number + 1)
+        return (
+            found
+            if rank is not None
+            else ModelParts(
+                dict(found.parts), torch.optim.AdamW([p for _, each in found.parts for p in each.parameters()], lr=0.1)
+            )
+        )
+
+    def work(rank):
+        mine = parts(rank, [rank])
+        with Run(tmp_path, {"net": mine}) as run:
+            for _ in run.steps(2):
+                train(mine)
+
+    assert [*among_threads(2, work)] == [None, None]
+
+    def alone(mine):
+        def work(_):
+            with Run(tmp_path, {"net": mine}):
+                return [each.param_groups[0]["lr"] for each in mine.optimizers]
+
+        return among_threads(1, work)[0]
+
+    refused = alone(parts(None, [0, 1]))
+    assert isinstance(refused, Mismatch)
+    assert "its parameters had groups of other options" in str(refused)
+    assert alone(parts(0, [0, 1])) == [0.1, 0.2]
+
+
+def test_older_readers_refuse_it_and_other_states_stay_as_they_were(tmp_path, among_threads):
+    """Version 7 only where a model is cut: a state without one is of version 1 or 6, to the byte."""
+    merged(among_threads(2, runs(tmp_path / "cut", CUTS["2 stages"])), 1)
+    manifest = (Store(tmp_path / "cut").latest().path / format.MANIFEST).read_bytes()
+    assert manifest.startswith(b'{"holdfast": 7, ')
+
+    def plain(_):
+        with Run(tmp_path / "plain", {"net": layer(0)}) as run:
+            for _ in run.steps(1):
+                pass
+
+    assert among_threads(1, plain)[0] is None
+    assert (Store(tmp_path / "plain").latest().path / format.MANIFEST).read_bytes().startswith(b'{"holdfast": 1, ')
+
+
+def test_an_export_holds_the_whole_model(tmp_path, among_threads):
+    """By its names; the whole state of all ranks is no one file."""
+    saved = merged(among_threads(4, runs(tmp_path, CUTS["4 stages"])), 1)
+    newest = Store(tmp_path).latest()
+    names = {each.name for each in select_tensors(newest, "net").tensors}
+    assert names == {name for name in saved if " " not in name}
+    with pytest.raises(UsageError, match="say --part net"):
+        select_tensors(newest, None)
+
+
+def test_what_has_no_name_in_the_whole_model_is_refused():
+    """Two parts of one name, and an optimizer of something else."""
+    with pytest.raises(UsageError, match=r"two parts hold 'bias'.*their places"):
+        ModelParts([nn.Linear(1, 1), nn.Linear(1, 1)])
+    with pytest.raises(UsageError, match="none of the ModelParts has"):
+        ModelParts(nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters()))
+
+
+def test_parts_without_places_have_the_names_of_their_modules(tmp_path, among_threads):
+    """As stages that torch's tracer has cut."""
+
+    def stage(number):
+        return nn.ModuleDict({f"layer{number}": nn.Linear(2, 2)})
+
+    def work(rank):
+        parts = ModelParts([stage(rank), stage(rank + 2)])
+        with Run(tmp_path, {"net": parts}) as run:
+            for _ in run.steps(2):
+                pass
+        return {name: value for _, each in parts.parts for name, value in each.state_dict().items()}
+
+    saved = {name: value for each in among_threads(2, work) for name, value in each.items()}
+
+    def alone(_):
+        whole = ModelParts(nn.ModuleDict({f"layer{number}": nn.Linear(2, 2) for number in range(4)}))
+        with Run(tmp_path, {"net": whole}):
+            return whole.parts[0][1].state_dict()
+
+    assert differing(saved, among_threads(1, alone)[0]) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: net | {"groups": [{"params": 3}]},
+        lambda net: net | {"groups": {}},
+        lambda net: net | {"state": 3},
+        lambda net: net | {"besides": {"module": 3}},
+        lambda net: {key: value for key, value in net.items() if key != "model"},
+        lambda net: net | {"more": 1},
+        lambda net: 5,
+    ],
+)
+def test_a_forged_state_is_an_error_of_ours(change):
+    """Before anything is changed."""
+    parts = parts_of([0, 1])
+    train(parts)
+    saved = tree_of(members(parts))
+    assert saved["model"].keys() == {*members(parts).live_names()}
+    assert members(parts_of([0])).recut(saved, tuple, frozenset(saved["model"]))[1] == []
+    with pytest.raises(Damaged):
+        members(parts_of([0])).recut(change(saved), tuple, frozenset())
+
+
+def tree_of(held):
+    return capture_objects(held, OBJECTS)
