@@ -53,7 +53,7 @@ from holdfast.data import (
     Window,
     Zip,
 )
-from holdfast.torch import Reader, Writer
+from holdfast.torch import ModelParts, Reader, Writer
 
 
 class Pair:
@@ -160,6 +160,8 @@ def around() -> None:
     assert_type(job() is None, bool)
     assert_type(Writer("runs/dcp", step=1), Writer)
     assert_type(Reader("runs/dcp"), Reader)
+    layer = torch.nn.Linear(1, 1)
+    assert_type(ModelParts({"layers.0": layer}, torch.optim.SGD(layer.parameters())).parameter_names(), list[list[str]])
     Board("runs/x").update()
 
 

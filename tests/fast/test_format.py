@@ -406,7 +406,7 @@ def test_an_unknown_version_is_refused_with_a_message(copied):
     blank = re.sub(rb'"digest": "[0-9a-f]{32}"', b'"digest": "' + b"0" * 32 + b'"', data, count=1)
     digest = format.digest(blank).encode()
     (copied / "manifest.json").write_bytes(blank.replace(b"0" * 32, digest, 1))
-    with pytest.raises(StoreError, match="version 2; this Holdfast reads 1 and 6") as raised:
+    with pytest.raises(StoreError, match="version 2; this Holdfast reads 1, 6 and 7") as raised:
         read_all(copied)
     assert not isinstance(raised.value, Damaged)
 
@@ -414,9 +414,9 @@ def test_an_unknown_version_is_refused_with_a_message(copied):
 def test_a_later_version_may_have_another_first_line(copied):
     """Its beginning is all that every version has alike; a flip in it is damage all the same."""
     data = (copied / "manifest.json").read_bytes()
-    for first in (b'{"holdfast": 7, "sha512": "00",', b'{"holdfast": 60,'):
+    for first in (b'{"holdfast": 8, "sha512": "00",', b'{"holdfast": 60,'):
         (copied / "manifest.json").write_bytes(first + data[data.index(b"\n") :])
-        with pytest.raises(StoreError, match=r"version (7|60); this Holdfast reads 1") as raised:
+        with pytest.raises(StoreError, match=r"version (8|60); this Holdfast reads 1") as raised:
             read_all(copied)
         assert not isinstance(raised.value, Damaged)
     for first in (b'{"holdfast": 1, "sha512": "00",', b'{"holdfast": x,', b'{"holdfest": 6,'):

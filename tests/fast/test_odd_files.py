@@ -275,9 +275,9 @@ def test_a_run_that_a_later_holdfast_has_laid_out_is_left_alone(tmp_path):
     store.save({"n": 1}, step=1)
     store.close()
     path = root / "run.json"
-    path.write_text(path.read_text().replace('"holdfast": 1', '"holdfast": 7'))
+    path.write_text(path.read_text().replace('"holdfast": 1', '"holdfast": 8'))
     before = sorted(root.rglob("*"))
-    with pytest.raises(StoreError, match=r"run\.json: format version 7; this Holdfast reads 1 and 6") as raised:
+    with pytest.raises(StoreError, match=r"run\.json: format version 8; this Holdfast reads 1, 6 and 7") as raised:
         Store(root).claim()
     assert not isinstance(raised.value, Damaged)
     assert "mess" not in invoke("doctor", root).stdout

@@ -90,14 +90,15 @@ def stored_state_at(checkpoint: Checkpoint, path: str, types: Iterable[type] = (
     if path in checkpoint.parts():
         return checkpoint.handles(part=path, types=types)
     name, *steps = path.split("/")
-    return member_at(checkpoint.handles(part=name, types=types), steps, checkpoint.path)
+    where = f"{checkpoint.path}: holds no {path!r}"
+    return member_at(checkpoint.handles(part=name, types=types), steps, where)
 
 
-def member_at(found: Any, steps: Iterable[str], where: object) -> Any:
+def member_at(found: Any, steps: Iterable[str], otherwise: str) -> Any:
     """Return the member of a stored state that these keys lead to.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is none, with the text `otherwise`.
     """
     for step in steps:
         if isinstance(found, list | tuple | deque):
@@ -108,7 +109,7 @@ def member_at(found: Any, steps: Iterable[str], where: object) -> Any:
             else {}
         )
         if step not in members:
-            raise NotFound(f"{where}: holds no {step!r}")
+            raise NotFound(otherwise)
         found = members[step]
     return found
 

@@ -323,7 +323,7 @@ class Tracked:
             for lines in [
                 adapter.overridden_options(
                     target,
-                    member_at(plan.states[name], steps, checkpoint.path)
+                    member_at(plan.states[name], steps, f"{checkpoint.path}: holds no {path!r}")
                     if name in plan.states
                     else stored_state_at(checkpoint, path, types),
                 )

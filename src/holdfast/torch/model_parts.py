@@ -186,7 +186,7 @@ class PartsMembers(CutState):
         return {"modules": held, "optimizers": steps}, lines
 
 
-class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+class _SavedParts(msgspec.Struct, forbid_unknown_fields=True):
     """What one rank has saved, by the names of the whole model. Values are handles."""
 
     model: dict[str, Any]
@@ -209,10 +209,10 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
         }
 
 
-msgspec.json.Decoder(_Saved)  # here, where only one thread is
+msgspec.json.Decoder(_SavedParts)  # here, where only one thread is
 
 
-def _saved(stored: Any) -> _Saved:
+def _saved(stored: Any) -> _SavedParts:
     """Return what a rank has saved.
 
     Raises:
@@ -220,11 +220,11 @@ def _saved(stored: Any) -> _Saved:
     """
     whole = convert_stored(dict[str, Any], stored, "ModelParts")
     rest = {name: each for name, each in whole.items() if name != CUT}
-    return convert_stored(_Saved, rest, "ModelParts")
+    return convert_stored(_SavedParts, rest, "ModelParts")
 
 
 def _cut_optimizer(
-    optimizer: Optimizer, names: Sequence[str], parts: Sequence[_Saved], lines: list[str]
+    optimizer: Optimizer, names: Sequence[str], parts: Sequence[_SavedParts], lines: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the state as `optimizer` would have saved it, by the numbers of its parameters, and
     what would stand beside it. Add to `lines` what does not fit.
