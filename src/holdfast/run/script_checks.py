@@ -148,11 +148,17 @@ class ScriptChecks(msgspec.Struct):
                 steps.end()
         if count in LOOKS["step"] and not ended:
             self._tracked.call_adapters("check_buffers")
-        if number == 1 and not ended:
-            self._compare_contents("end", only=is_scheduler)
         if count in LOOKS[kind]:
-            self._compare_contents(kind)
             last = count == LOOKS[kind][-1]
+            if count > 1 and (last or not ended):  # what is new has no time to change twice
+                values = [each.value for each in self._seen[kind].values()]
+            else:
+                values = [each.value for each in _candidates(self._known_objects())]
+            saved = self._saved_memory()
+            self._left_out[kind].compare_content(saved)
+            self._compare_contents(kind, values, saved)
+            if number == 1 and not ended:
+                self._compare_contents("end", [*filter(is_scheduler, values)], saved)
             if last:
                 reached = [_HeldObjects(each, self._tracked) for each in framework_modules()]
                 for lost in self._left_out[kind].report_changed(
@@ -197,26 +203,24 @@ class ScriptChecks(msgspec.Struct):
             self._told_names.add((lost.kind, lost.name))
             yield lost
 
-    def _compare_contents(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
-        """Note which objects have changed since the last comparison of this kind; `only`: of
-        which objects.
-        """
-        objects = self._tracked.objects | self._tracked.self_restoring_objects()
-        before, self._seen[kind] = self._seen[kind], {}
-        modules = framework_modules()
+    def _known_objects(self) -> dict[str, Any]:
+        return self._tracked.objects | self._tracked.self_restoring_objects()
+
+    def _saved_memory(self) -> set[int]:
         inside, captured = self._tracked.self_restoring_objects(), self._tracked.capture()
-        saved = {place for each in modules for place in each.memory_of_run(inside, captured)}
-        if only is None:
-            self._left_out[kind].compare_content(saved)
-        for variable in _candidates(objects):
-            value = variable.value
+        modules = framework_modules()
+        return {place for each in modules for place in each.memory_of_run(inside, captured)}
+
+    def _compare_contents(self, kind: str, values: list[Any], saved: set[int]) -> None:
+        """Note which of these objects have changed since the last comparison of this kind."""
+        before, self._seen[kind] = self._seen[kind], {}
+        for value in values:
             with suppress(Exception):  # a script's objects may raise anything
-                if only is None or only(value):
-                    content = content_of(value, saved)
-                    seen = before.get(id(value))
-                    if seen is None or not seen.refers_to(value):
-                        seen = ObservedObject(value)
-                    self._seen[kind][id(value)] = seen.with_content(content)
+                content = content_of(value, saved)
+                seen = before.get(id(value))
+                if seen is None or not seen.refers_to(value):
+                    seen = ObservedObject(value)
+                self._seen[kind][id(value)] = seen.with_content(content)
 
     def _find_changed_twice(self, kind: str) -> Iterator[LostValue]:
         """Yield objects whose content changed in two comparisons.
@@ -224,7 +228,7 @@ class ScriptChecks(msgspec.Struct):
         A scheduler also counts if it changed once here and once in another attempt. A single change
         may be the object's first use in the process.
         """
-        objects = self._tracked.objects | self._tracked.self_restoring_objects()
+        objects = self._known_objects()
         suspects = {
             id(seen.value): seen.value
             for seen in self._seen[kind].values()

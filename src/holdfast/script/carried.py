@@ -73,6 +73,16 @@ def globals_used_by(code: CodeType) -> frozenset[str]:
 
 def _decode_instructions(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     """Return the instructions of `code`, and the number of the one at byte `at`."""
+    steps, number_of = _decode_code(code)
+    # since 3.12 a frame may point into the cache behind its instruction
+    while at > 0 and at not in number_of:
+        at -= 1
+    return steps, number_of.get(at, 0)
+
+
+@lru_cache(maxsize=256)
+def _decode_code(code: CodeType) -> tuple[list[_Instruction], dict[int, int]]:
+    """Return the instructions of `code`, and their numbers by their bytes."""
     found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
     number_of = {each.offset: number for number, each in enumerate(found)}
     steps = []
@@ -92,10 +102,7 @@ def _decode_instructions(code: CodeType, at: int) -> tuple[list[_Instruction], i
                 tuple(follow for follow in follows if follow < len(found)),
             )
         )
-    # since 3.12 a frame may point into the cache behind its instruction
-    while at > 0 and at not in number_of:
-        at -= 1
-    return steps, number_of.get(at, 0)
+    return steps, number_of
 
 
 def _comprehension_variables(

@@ -136,20 +136,14 @@ def _named_variables(found: list[FrameType]) -> Iterator[Variable]:
 
 
 def _global_variables(names: dict[str, Any], uses: CarriedVariables | None) -> Iterator[Variable]:
-    for name, value in dict(names).items():
+    found = dict(names)
+    inside = [each for each in found.values() if isinstance(each, FunctionType | type)]
+    used = frozenset[str]().union(*map(_names_used_by, inside if uses else ()))
+    for name, value in found.items():
         if name.startswith("__"):
             continue
-        spoken_of = uses is None or name in uses.live or _is_used_in_module(name, names)
+        spoken_of = uses is None or name in uses.live or name in used
         yield Variable(name, value, spoken_of, uses is None or name in uses.stored, owner=names)
-
-
-def _is_used_in_module(name: str, names: dict[str, Any]) -> bool:
-    """Whether a function or a class of the same module reads the global `name`."""
-    return any(
-        name in _names_used_by(each)
-        for each in list(names.values())
-        if isinstance(each, FunctionType | type)
-    )
 
 
 def _names_used_by(what: Any) -> frozenset[str]:
