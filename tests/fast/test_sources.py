@@ -85,10 +85,10 @@ def test_a_resume_with_other_numbers_of_workers_and_ranks_goes_on(case, tmp_path
     sources.goes_on_with_other_numbers(case.make(case.files(tmp_path)), drawn)
 
 
-def test_four_ranks_of_four_workers_go_on_as_three_of_seven(tmp_path):
+def test_four_ranks_of_two_workers_go_on_as_three_of_three(tmp_path):
     """What a smaller part of a cluster gives back."""
     source = Lines(CASES["lines"].files(tmp_path))
-    sources.goes_on_with_other_numbers(source, lambda batches: [(Layout(4, 4), Layout(3, 7), batches // 2)])
+    sources.goes_on_with_other_numbers(source, lambda batches: [(Layout(4, 2), Layout(3, 3), batches // 2)])
 
 
 # Lines ----------------------------------------------------------------------------------------------------------
