@@ -217,9 +217,9 @@ def _code_objects(trace: TracebackType | None) -> Iterator[CodeType]:
 
 def end_run_at(path: Path) -> None:
     """End the run that this thread began at `path` with start(), because a new run begins there."""
-    place, thread = os.path.realpath(path), threading.get_ident()
+    place = os.path.realpath(path)
     for blockless in [*_blockless]:
-        if blockless.place == place and blockless.thread == thread:
+        if blockless.place == place and blockless.thread == threading.get_ident():
             blockless.end_unfinished()
 
 

@@ -137,8 +137,7 @@ def _named_variables(found: list[FrameType]) -> Iterator[Variable]:
 
 def _global_variables(names: dict[str, Any], uses: CarriedVariables | None) -> Iterator[Variable]:
     found = dict(names)
-    inside = [each for each in found.values() if isinstance(each, FunctionType | type)]
-    used = frozenset[str]().union(*map(_names_used_by, inside if uses else ()))
+    used = _names_used_by(found) if uses else ()
     for name, value in found.items():
         if name.startswith("__"):
             continue
@@ -146,10 +145,15 @@ def _global_variables(names: dict[str, Any], uses: CarriedVariables | None) -> I
         yield Variable(name, value, spoken_of, uses is None or name in uses.stored, owner=names)
 
 
-def _names_used_by(what: Any) -> frozenset[str]:
-    functions = [what] if isinstance(what, FunctionType) else vars(what).values()
-    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
-    return frozenset[str]().union(*map(globals_used_by, codes))
+def _names_used_by(module: dict[str, Any]) -> frozenset[str]:
+    """Return the globals that the functions and classes of a module read."""
+    functions = [
+        each
+        for value in module.values()
+        for each in (vars(value).values() if isinstance(value, type) else [value])
+        if isinstance(each, FunctionType)
+    ]
+    return frozenset[str]().union(*(globals_used_by(each.__code__) for each in functions))
 
 
 class _AttributeFinder:
