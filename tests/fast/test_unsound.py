@@ -1,7 +1,6 @@
 """Weights that are infinite or NaN: the save that finds them says so, and the last checkpoint without them stays."""
 
 import errno
-import json
 import math
 import os
 import signal
@@ -21,7 +20,7 @@ from holdfast.mirror.records import parse_copy
 from holdfast.rules import Whole
 from holdfast.store.checkpoint_index import CheckpointIndex
 from run_ranks import among_threads
-from stores import invoke
+from stores import asked, invoke
 from toy import Toy, events, names, new_run
 
 WRONG = [math.nan, math.inf, -math.inf]
@@ -314,9 +313,9 @@ def test_ls_and_show_say_which(tmp_path):
     assert 1 == listed.output.count("not finite")
     assert "infinite or NaN numbers in model/0.weight" in invoke("show", tmp_path).output
     assert "NaN" not in invoke("show", tmp_path, "--step", 2).output
-    rows = json.loads(invoke("ls", tmp_path, "--json").output)["checkpoints"]
+    rows = asked("ls", tmp_path)["checkpoints"]
     assert [[], [], ["model/0.weight"]] == [row["not_finite"] for row in rows]
-    assert ["model/0.weight"] == json.loads(invoke("show", tmp_path, "--json").output)["not_finite"]
+    assert ["model/0.weight"] == asked("show", tmp_path)["not_finite"]
 
 
 def test_status_and_doctor_say_the_way_back(tmp_path):
