@@ -16,6 +16,8 @@ from workers import pytest_configure  # noqa: F401
 pytest_plugins = ("sample", "laws_ran", "tally")
 collect_ignore = [] if os.environ.get("FRAMEWORKS") else ["frameworks"]  # in an environment of their own
 
+gc.set_threshold(50_000, 20, 20)  # what tests leave is small, and each search looks at all that they hold
+
 # Before torch is there: several test processes share the cores, and operators' threads would only spin for each other.
 # What their number changes is asked by tests/test_exactness.py, which sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

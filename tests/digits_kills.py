@@ -244,6 +244,16 @@ def _keep_all(kept: Path) -> None:
         return path
 
     attempts.publish = copied
+    Saver._journal_save = _keeping_what_is_late(Saver._journal_save, kept.parent.with_name("late"))
+
+
+def _keeping_what_is_late(journal_save: Callable[..., Any], into: Path) -> Callable[..., Any]:
+    def noted(*given: Any) -> None:
+        journal_save(*given)
+        if given[2].step == LAST_STEP - EVERY:
+            shutil.copytree("runs", into / "runs", symlinks=True)
+
+    return noted
 
 
 # -- a series of kills ----------------------------------------------------------------------------------------------
@@ -349,17 +359,12 @@ def metrics_of(root: Path) -> list[Any]:
 
 
 def undisturbed(place: Path) -> Path:
-    """A run that nobody kills, with all of its checkpoints. Beside it lies one that was killed before its last save."""
+    """A run that nobody kills, with all of its checkpoints. Beside it lies what a kill before its last save leaves."""
     (place / "kept" / "checkpoints").mkdir(parents=True)
     notes = memoryview(mmap.mmap(-1, 4096)).cast("q")
     code = attempted(place, notes, None, place / "kept")
     assert code == 0, (place / "log").read_text()
     shutil.copy(place / "runs" / "digits" / "run.json", place / "kept")
-    saves = [each for each in Store(place / "kept").checkpoints() if each.step < LAST_STEP]
-    late = place.with_name("late")
-    late.mkdir()
-    code = attempted(late, notes, Aim("journal", len(saves), "exit", 0.0))
-    assert code == -signal.SIGKILL, (late / "log").read_text()
     return place
 
 

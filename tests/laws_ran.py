@@ -7,7 +7,6 @@ skipped is printed; where `CI` is set, or with `--every-law`, it fails the run, 
 import ast
 import os
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,13 +38,17 @@ def rows(text: str) -> dict[str, list[Law]]:
     return {first: [Law(*each) for each in LAW.findall(last)] for first, *_, last in cells if last not in HEADS}
 
 
+def folders_of(law: Law, tests: Path) -> list[Path]:
+    """Where it is defined; in one folder, if all is well."""
+    return [tests / name for name in FOLDERS if law.name in _defined(tests / name / law.file)]
+
+
 @cache
-def defined(folder: Path) -> set[Law]:
-    """Every test function of the folder's files: inside classes and imported ones, too."""
+def _defined(path: Path) -> set[str]:
+    """Every test function of a file, if there is one: inside classes and imported ones, too."""
     return {
-        Law(path.name, node.name)
-        for path in folder.glob("test_*.py")
-        for each in ast.parse(path.read_text(encoding="utf-8")).body
+        node.name
+        for each in (ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else [])
         for node in getattr(each, INSIDE.get(type(each), ""), [each])
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.alias) and node.name.startswith("test_")
     }
@@ -61,7 +64,13 @@ def pytest_configure(config: pytest.Config) -> None:
     page = config.rootpath / "docs" / "evidence.md"
     laws = set().union(*rows(page.read_text(encoding="utf-8")).values()) if page.exists() else set()
     word = config.getoption("sample", None)
-    found = {law: folder for folder in _whole(config) for law in laws & defined(folder)}
+    whole = _whole(config)
+    found = {
+        law: each
+        for law in laws
+        for each in (folders_of(law, config.rootpath / "tests") if whole else [])
+        if each in whole
+    }
     if wanted := {law for law, folder in found.items() if not word or is_asked(f"tests/{folder.name}/{law}", word)}:
         config.pluginmanager.register(_Ran(wanted, every=config.option.every_law), "laws that ran")
 
@@ -75,7 +84,7 @@ def _selected(config: pytest.Config) -> bool:
     return any(getattr(config.option, name, None) for name in names)
 
 
-def _whole(config: pytest.Config) -> Iterable[Path]:
+def _whole(config: pytest.Config) -> list[Path]:
     """The folders of which all tests are asked for."""
     if _selected(config):
         return []

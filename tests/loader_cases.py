@@ -389,12 +389,12 @@ def differing_cuts(name, workers, place, chosen=lambda cuts: cuts, drive=by_epoc
     return different
 
 
-def differing_trainer_cuts(ahead, place, chosen=lambda cuts: cuts, nth=1):
+def differing_trainer_cuts(ahead, place, nth=1):
     """`differing_cuts` of every nth kind of loader, of which a trainer has fetched `ahead` batches too early."""
     names = [name for name, case in CASES.items() if 0 in case.workers and not (ahead and case.refused)]
     found = {}
     for number, name in enumerate(names[::nth]):
         with asked_of(name):
-            found |= differing_cuts(name, 0, place / str(number), chosen, drive=partial(by_trainer, ahead=ahead))
+            found |= differing_cuts(name, 0, place / str(number), drive=partial(by_trainer, ahead=ahead))
     assert len(names) > 8
     return found

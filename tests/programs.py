@@ -12,7 +12,7 @@ from supervised import PATIENCE_S, Supervised, until
 
 MDP = """
 integrator = md
-nsteps = 8000
+nsteps = 6000
 dt = 0.002
 nstxout-compressed = 500
 nstenergy = 500

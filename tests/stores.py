@@ -1,5 +1,6 @@
 """A small state and its saves, what lies in a store, and harm to a file: what the tests of the store share."""
 
+import json
 import os
 import signal
 import subprocess
@@ -87,6 +88,18 @@ def invoke(*words: object) -> Said:
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         raise told.exception
     return Said(told.exit_code, told.stdout, told.stderr)
+
+
+def done(*words: object) -> str:
+    """What a command that succeeds prints."""
+    said = invoke(*words)
+    assert 0 == said.exit_code, (words, said.output)
+    return said.stdout
+
+
+def asked(*words: object) -> Any:
+    """The same as JSON."""
+    return json.loads(done(*words, "--json"))
 
 
 def in_a_child(law: Callable[[], object]) -> int:

@@ -13,8 +13,8 @@ from toy import Ended, script
 
 CALLS = "openat,read,pread64,preadv,preadv2"
 BODY = """
-    from holdfast.run import read_retries
-    read_retries.MOST_S = float(sys.argv[2])
+    from holdfast.run import failures
+    failures.MOST_S = float(sys.argv[2])
     deadline = float(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] != "-" else None
     back = int(sys.argv[4]) if len(sys.argv) > 4 else None
     options = dict(deadline=deadline and time.time() + deadline, go_back=back, mirror=os.environ.get("PLACE"))

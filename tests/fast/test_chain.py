@@ -26,7 +26,8 @@ def test_a_wait_has_its_limit(tmp_path, monkeypatch):
     fakes.say("scontrol show config", err="no", code=1)
     assert 90 == chain.patience_s()
     earlier(tmp_path)
-    monkeypatch.setattr(chain, "patience_s", lambda: 1.0)
+    monkeypatch.setattr(chain, "patience_s", lambda: 0.3)
+    monkeypatch.setattr(chain, "LOOK_S", 0.1)
     wait_for_earlier_tasks(tmp_path / "d", here)
     assert 1 == len(supervisors_maybe_alive(tmp_path / "d" / JOURNAL))
 

@@ -14,7 +14,7 @@ from holdfast.torch import optimizers
 from toy import Cut, events
 
 
-def trained(path, make, step_of, cut=None, steps=9, **options):
+def trained(path, make, step_of, cut=None, steps=8, **options):
     """The state after a run of a script: `make()` returns the tracked objects, `step_of(state, step)` trains."""
     torch.manual_seed(0)
     state = make()

@@ -32,7 +32,7 @@ from holdfast.store import format
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.locate import retry_if_removed, unreadable_reason
 from holdfast.store.store import ManifestFields, Store
-from stores import invoke
+from stores import asked, done, invoke
 from toy import Cut, Toy, new_run
 from unread import unreadable
 
@@ -42,18 +42,6 @@ GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
 @pytest.fixture
 def run(tmp_path, tmp_path_factory):
     return finished(tmp_path, tmp_path_factory)
-
-
-def done(*words):
-    """What a command that succeeds prints."""
-    result = invoke(*words)
-    assert 0 == result.exit_code, (words, result.stderr)
-    return result.stdout
-
-
-def asked(*words):
-    """The same as JSON."""
-    return json.loads(done(*words, "--json"))
 
 
 def saved(root, state):

@@ -16,7 +16,7 @@ from holdfast.mirror.backends import open_place
 from holdfast.mirror.records import ResumeOrigin
 from holdfast.mirror.remote import RemoteRun
 from holdfast.store.store import Store
-from stores import invoke
+from stores import asked, done, invoke
 
 GOLDEN = Path(__file__).parents[1] / "golden/two-ranks/step-000000007-end"
 NEWEST = "step-000000030"
@@ -43,16 +43,6 @@ def mirrored(run, to, *, attempt=1, names=None, origin=None):
                 remote.copy(attempt, path)
         remote.note_end(attempt)
     return to
-
-
-def done(*words):
-    result = invoke(*words)
-    assert 0 == result.exit_code, (words, result.output)
-    return result.stdout
-
-
-def asked(*words):
-    return json.loads(done(*words, "--json"))
 
 
 def one_line(*words):

@@ -218,7 +218,7 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_resume_goes_on_after_any_batch_with_any_number_of_workers(name):
     """By itself, and in a DataLoader: saved with some workers, resumed with others."""
-    expected = resumes_anywhere(name, lambda: STREAMS[name](global_batch_size=8), every=3)
+    expected = resumes_anywhere(name, lambda: STREAMS[name](global_batch_size=8), every=5)
     for wrap in (lambda stream: stream, lambda stream: DataLoader(stream, batch_size=None)):
         feed = feed_for(wrap(STREAMS[name](global_batch_size=8)), 1)
         assert expected == [[*map(as_lists, feed.open(epoch, None))] for epoch in range(3)]

@@ -23,7 +23,7 @@ from holdfast.errors import Damaged, StoreError
 from holdfast.foreign import table, trees
 from holdfast.foreign.checkpoint import find_checkpoints
 from holdfast.store.store import Store
-from stores import invoke
+from stores import asked, done, invoke
 from unread import unreadable
 
 
@@ -31,16 +31,6 @@ from unread import unreadable
 def originals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign")
     return {name: corpus.written(folder, name) for name in corpus.WRITERS}
-
-
-def done(*words):
-    result = invoke(*words)
-    assert 0 == result.exit_code, (words, result.output)
-    return result.stdout
-
-
-def asked(*words):
-    return json.loads(done(*words, "--json"))
 
 
 def verified(path):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.optim import optimizer as of_optimizers
 
-from forgotten_scripts import FORGETFUL, RIGHT, scheduler_of_epochs, validation_of_epochs
+from forgotten_scripts import FORGETFUL, RIGHT, loaders_generator, plain, scheduler_of_epochs, validation_of_epochs
+from holdfast.script import visible
 from toy import events
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lr_scheduler.*", "ignore:.*epoch parameter.*")
@@ -43,6 +44,18 @@ def test_what_is_forgotten_is_told_once_with_the_line_to_write(tmp_path, capsys,
     assert 1 == said.count("a resume ")
     assert "dict(" in said
     assert not of_optimizers._global_optimizer_post_hooks
+
+
+@pytest.mark.parametrize(("script", "walks"), [(plain, 1), (loaders_generator, 3)])
+def test_the_variables_are_searched_at_few_safe_points(tmp_path, monkeypatch, script, walks):
+    """At the first step and at two ends of epochs: later, only what was found is looked at."""
+    seen, find = [], visible.find_variables
+    monkeypatch.setattr(
+        "holdfast.run.script_checks.find_variables", lambda *given: seen.append(find(*given)) or seen[-1]
+    )
+    script(tmp_path)
+    assert walks == len(seen)
+    assert all(each.variables for each in seen)
 
 
 def test_what_changes_once_an_epoch_is_told_although_each_attempt_sees_one_end(tmp_path, capsys):

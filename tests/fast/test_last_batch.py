@@ -153,11 +153,11 @@ def test_a_stop_goes_on_to_the_end_of_the_body_if_the_grace_is_known_and_enough(
 def test_a_deadline_is_known(tmp_path, monkeypatch):
     """What remains until it is enough for the body, though not for another step."""
     monkeypatch.setattr(deferred_saves, "SHORT_S", 0.0)
-    with pytest.raises(Stopped), new_run(tmp_path, Toy(), every=None, deadline=timedelta(seconds=4)) as run:
+    with pytest.raises(Stopped), new_run(tmp_path, Toy(), every=None, deadline=timedelta(seconds=2.5)) as run:
         for number in run.epochs(EPOCHS):
             for batch in run.batches(range(BATCHES)):
                 if (number, batch) == (1, BATCHES - 1):
-                    time.sleep(2.2)
+                    time.sleep(1.3)
     assert [step(8, end=True)] == names(tmp_path)
 
 

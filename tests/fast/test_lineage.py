@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import os
 import shutil
 
@@ -17,7 +16,7 @@ from holdfast.errors import Damaged, StoreError, UsageError
 from holdfast.rules import Last, Whole
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
-from stores import flip, invoke, steps
+from stores import asked, flip, invoke, steps
 from toy import events, new_run
 from unchanged import Frozen, lora, own_bytes, rest, same, saved, shared
 
@@ -317,7 +316,7 @@ def test_prune_says_what_it_really_frees(tmp_path):
     saved(store, 6)
     store.close()
     held = disk_use(tmp_path / "checkpoints")
-    told = json.loads(invoke("prune", tmp_path, "--keep", "Last(2)", "--json").output)
+    told = asked("prune", tmp_path, "--keep", "Last(2)")
     assert 4 == sum(row["goes"] for row in told["checkpoints"])
     assert held - disk_use(tmp_path / "checkpoints") == told["freed_bytes"]
 
@@ -328,4 +327,4 @@ def disk_use(path):
 
 
 def listed(path):
-    return json.loads(invoke("ls", path, "--json").output)["checkpoints"]
+    return asked("ls", path)["checkpoints"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast import Every, Last, Run
-from holdfast.mirror import mirror_place
+from holdfast.mirror import mirror_place, mirrors
 from holdfast.mirror.mirror_place import MirrorPlace
 from mirrored import changed_worker, vanished, workers
 from needed import missing
@@ -86,8 +86,10 @@ def test_what_the_journal_keeps_is_the_trouble_itself(tmp_path, capsys):
 
 
 @pytest.mark.skipif(missing("mount", "umount", root=True) != "", reason=missing("mount", "umount", root=True))
-def test_the_space_of_what_is_pruned_is_free_before_it_is_measured(tmp_path, slow_worker, capsys):
+def test_the_space_of_what_is_pruned_is_free_before_it_is_measured(tmp_path, slow_worker, monkeypatch, capsys):
     """A worker that stands still in the middle of a file keeps its space, on a real file system: it is ended."""
+    monkeypatch.setattr(mirrors, "CANCEL_S", 0.2)
+    monkeypatch.setattr(mirrors, "END_S", 0.2)
     slow_worker(60.0, least=1 << 20)
     w = np.zeros(1 << 18)  # 2 MiB: of three checkpoints one must go
     with (

@@ -74,7 +74,7 @@ def test_a_place_without_an_exclusive_write_is_told_once(tmp_path, monkeypatch, 
 def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys):
     """With the reason. A start that goes on within moments says nothing."""
     monkeypatch.setattr(mirror_start, "TOLD_S", 0.5)
-    monkeypatch.setattr(mirror_start, "LOOK_S", 4.0)
+    monkeypatch.setattr(mirror_start, "LOOK_S", 2.5)
     place = tmp_path / "mnt" / "place"
     with pytest.raises(StoreError, match="does not begin"):
         started(tmp_path / "run", mirror=place)
@@ -89,17 +89,19 @@ def test_a_place_that_is_asked_again_is_told_once(tmp_path, monkeypatch, capsys)
 
 def test_an_empty_directory_never_begins_anew_while_its_place_is_away(tmp_path, monkeypatch):
     """Unless it is told to, by `allow_fresh`. Nothing was saved, and the next start goes on from the place."""
-    monkeypatch.setattr(mirror_start, "LOOK_S", 2.0)
     place = tmp_path / "mnt" / "place"
     place.parent.mkdir()
     started(tmp_path / "run", mirror=place)
+    monkeypatch.setattr(mirror_start, "LOOK_S", 0.5)
     shutil.rmtree(tmp_path / "run")
     for _ in range(2):
         with vanished(place), pytest.raises(StoreError, match=r"does not begin.*allow_fresh=True"):
             started(tmp_path / "run", mirror=place)
         assert [] == names(tmp_path / "run")
+    monkeypatch.undo()
     with new_run(tmp_path / "run", Toy(), mirror=place) as run:
         assert 2 == run.step
+    monkeypatch.setattr(mirror_start, "LOOK_S", 0.5)
     with vanished(place), new_run(tmp_path / "other", Toy(), mirror=place, allow_fresh=True) as run:
         assert 0 == run.step
 

@@ -351,7 +351,7 @@ def test_forks_beside_a_busy_mirror_neither_hang_nor_keep_the_worker(start, run)
     fork, pid = multiprocessing.get_context("fork"), worker_of(client)
     queue = fork.SimpleQueue()
     children = []
-    for step in range(2, 22):
+    for step in range(2, 10):
         before = len(told.of("copied"))
         put(run, step)
         client.send_order("committed")

@@ -1,6 +1,5 @@
 """No path, key, name or note breaks a line of output or commands the terminal: in messages, in errors, in commands."""
 
-import json
 import os
 import signal
 
@@ -11,7 +10,7 @@ from holdfast.errors import Damaged, NotFound, StoreError, UsageError
 from holdfast.legible import printable
 from holdfast.store.store import Store
 from odd_checkpoints import EVIL
-from stores import flip, invoke
+from stores import asked, flip, invoke
 from toy import Toy, new_run
 
 
@@ -65,7 +64,7 @@ def test_commands_print_evil_names_on_one_line(tmp_path):
 
 
 def json_of(*words):
-    return json.loads(invoke(*words, "--json").stdout)
+    return asked(*words)
 
 
 def test_errors_and_messages_keep_to_their_lines(capsys):

@@ -20,7 +20,7 @@ from holdfast.report import page, report
 from holdfast.report.curves import Curve, downsample, summarize
 from holdfast.report.live import LiveRun
 from holdfast.supervise import status
-from stores import invoke
+from stores import asked, invoke
 from toy import Toy, new_run
 
 SEEDS = range(20)
@@ -106,7 +106,7 @@ def test_what_interruptions_cost_is_all_but_work_and_the_first_start(tmp_path, s
     History(tmp_path, seed).write(4 + seed % 5, 200)
     out = tmp_path / "page.html"
     text = invoke("report", tmp_path / "supervisor", "--html", out).stdout
-    facts = json.loads(invoke("report", tmp_path / "supervisor", "--json").stdout)
+    facts = asked("report", tmp_path / "supervisor")
     first, last = facts["attempts"][0]["seconds"], facts["attempts"][-1]["seconds"]
     work_s = sum(facts["seconds"][name] for name in ("training", "save", "evaluation"))
     work_s += first["start"] + first.get("restore", 0.0) + last.get("stop", 0.0)
@@ -126,7 +126,7 @@ def test_a_run_that_was_done_and_then_trained_on_lost_nothing(tmp_path):
         with new_run(tmp_path / "run", Toy()) as at:
             for _ in at.steps(last):
                 pass
-    facts = json.loads(invoke("report", tmp_path / "run", "--json").stdout)
+    facts = asked("report", tmp_path / "run")
     assert (2, 0) == (len(facts["attempts"]), facts["lost_s"])
     assert "0 interruptions." in invoke("report", tmp_path / "run").stdout
 
@@ -165,7 +165,7 @@ def test_commands_print_text_json_and_csv(tmp_path):
     """The same figures; the CSV has each step once."""
     History(tmp_path, 5).write(5, 150)
     text = invoke("report", tmp_path / "supervisor").stdout
-    facts = json.loads(invoke("report", tmp_path / "supervisor", "--json").stdout)
+    facts = asked("report", tmp_path / "supervisor")
     assert f"{facts['goodput']:.1%}" in text
     assert sum(facts["seconds"].values()) == pytest.approx(facts["wall_s"])
     assert sum(facts["google"].values()) == pytest.approx(facts["wall_s"])
@@ -236,7 +236,7 @@ def test_several_runs_are_compared_a_line_each(tmp_path):
     text = invoke("report", tmp_path).stdout
     assert "3 runs: 3 done" in text
     assert 3 == len(re.findall(r"^run-\d", text, re.MULTILINE))
-    assert 3 == len(json.loads(invoke("report", tmp_path, "--json").stdout)["runs"])
+    assert 3 == len(asked("report", tmp_path)["runs"])
     refused = invoke("report", tmp_path, "--html", tmp_path / "x.html")
     assert 2 == refused.exit_code
     assert not (tmp_path / "x.html").exists()
@@ -349,7 +349,7 @@ def test_values_that_were_logged_again_are_compared(tmp_path, shift):
     assert told in invoke("report", run).stdout
     assert 0 == invoke("report", run, "--html", tmp_path / "page.html").exit_code
     assert told in (tmp_path / "page.html").read_text()
-    assert {"loss": 4} if shift else {} == json.loads(invoke("report", run, "--json").stdout)["different"]
+    assert {"loss": 4} if shift else {} == asked("report", run)["different"]
 
 
 def test_the_page_names_the_place_of_the_best_checkpoint_and_of_its_copies(tmp_path):
@@ -442,7 +442,7 @@ def test_the_page_tells_which_checkpoints_were_verified_and_when(tmp_path):
         with new_run(run, Toy(), keep=Last(3), background=False) as at:
             for _ in at.steps(last):
                 pass
-    facts = json.loads(invoke("report", run, "--json").stdout)
+    facts = asked("report", run)
     assert len(facts["checkpoints"]) == facts["existing"] == 3
     assert [] == facts["late_ranks"]
     begun = [log.events[0]["time"] for log in journal.logs(run)]
@@ -464,7 +464,7 @@ def test_a_checkpoint_before_which_nothing_was_deleted_is_not_called_verified(tm
         for _ in at.steps(2):
             pass
     (run / "checkpoints/step-000000001/manifest.json").write_text("{}")
-    found = json.loads(invoke("report", run, "--json").stdout)["checkpoints"]
+    found = asked("report", run)["checkpoints"]
     assert [None, None] == [each["verified"] for each in found]
 
 

@@ -68,7 +68,7 @@ def test_numpys_state_is_captured_anew_whenever_it_has_changed():
     ]
     captured = []
     try:
-        for _ in range(3000):
+        for _ in range(1000):
             act = random.choice(acts)
             with suppress(ValueError, TypeError):  # the other kind of bit generator has no such state, or seed
                 act()

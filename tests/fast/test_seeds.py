@@ -8,7 +8,7 @@ import pytest
 from test_docs_commands import parsed
 
 from holdfast.lint import lint_script
-from laws_ran import FOLDERS, LAW, Law, defined
+from laws_ran import LAW, Law, folders_of
 from stores import invoke
 
 ROOT = Path(__file__).parents[2]
@@ -23,8 +23,8 @@ def test_each_piece_of_advice_has_its_way_here_and_its_tests():
     assert len(ADVICE) > 75
     assert [row for row in ADVICE if len(row) != 3 or not all(cell.strip() for cell in row[:2])] == []
     assert [row for row in ADVICE if not LAW.search(row[2]) and row[1] != " Your own code. "] == []
-    found = [law for name in FOLDERS for law in defined(ROOT / "tests" / name)]
-    assert [law for law in {Law(*each) for each in LAW.findall(PAGE)} if found.count(law) != 1] == []
+    named = {Law(*each) for each in LAW.findall(PAGE)}
+    assert [law for law in named if len(folders_of(law, ROOT / "tests")) != 1] == []
 
 
 def test_all_four_documents_are_there():

@@ -21,7 +21,7 @@ from needed import needs
 from run_ranks import among_threads
 from run_ranks import train as train_rank
 from signatures import key_pair, with_quick_digests
-from stores import flip, invoke, listing
+from stores import asked, flip, invoke, listing
 from toy import Toy
 
 MANIFEST = "manifest.json"
@@ -326,7 +326,7 @@ def test_show_and_verify_say_who_signed(saved, key):
     """The fingerprint is that of `ssh-keygen -l`."""
     name = public_key(key.with_suffix(".pub")).fingerprint
     assert f"by key {name}" in invoke("show", saved).stdout
-    assert name == json.loads(invoke("show", saved, "--json").stdout)["signed"]
+    assert name == asked("show", saved)["signed"]
     assert 3 == invoke("ls", saved).stdout.count(f"signed by {name[:15]}")
     found = json.loads(verify(saved, key, "--json").stdout)
     assert [name] * 3 == [each["signed"] for each in found["checkpoints"]]

@@ -1,10 +1,10 @@
 """Weights that are infinite or NaN: the save that finds them says so, and the last checkpoint without them stays."""
 
 import errno
-import json
 import math
 import os
 import signal
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from holdfast.mirror.records import parse_copy
 from holdfast.rules import Whole
 from holdfast.store.checkpoint_index import CheckpointIndex
 from run_ranks import among_threads
-from stores import invoke
+from stores import asked, invoke
 from toy import Toy, events, names, new_run
 
 WRONG = [math.nan, math.inf, -math.inf]
@@ -72,9 +72,16 @@ def told(path):
     return [event for event in events(path, "told") if event.get("kind") == "not_finite"]
 
 
-@pytest.mark.parametrize("background", [True, False])
-@pytest.mark.parametrize("value", WRONG)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "value", "background"),
+    [
+        (dtype, value, background)
+        for dtype, background in zip(
+            (torch.float32, torch.float64, torch.bfloat16, torch.float16), cycle((True, False)), strict=False
+        )
+        for value in WRONG
+    ],
+)
 def test_a_weight_that_is_not_finite_marks_the_checkpoint(tmp_path, dtype, value, background):
     """Of each precision, whichever way it is saved; the marks name the leaves, and the ones before have none."""
     state = objects(dtype=dtype)
@@ -306,9 +313,9 @@ def test_ls_and_show_say_which(tmp_path):
     assert 1 == listed.output.count("not finite")
     assert "infinite or NaN numbers in model/0.weight" in invoke("show", tmp_path).output
     assert "NaN" not in invoke("show", tmp_path, "--step", 2).output
-    rows = json.loads(invoke("ls", tmp_path, "--json").output)["checkpoints"]
+    rows = asked("ls", tmp_path)["checkpoints"]
     assert [[], [], ["model/0.weight"]] == [row["not_finite"] for row in rows]
-    assert ["model/0.weight"] == json.loads(invoke("show", tmp_path, "--json").output)["not_finite"]
+    assert ["model/0.weight"] == asked("show", tmp_path)["not_finite"]
 
 
 def test_status_and_doctor_say_the_way_back(tmp_path):

@@ -22,7 +22,7 @@ from holdfast import owner
 from holdfast.cli.watch import Watched, _table
 from holdfast.report.live import TAIL_BYTES, LiveRun, process_facts, sparkline
 from holdfast.supervise import status
-from stores import invoke
+from stores import asked, invoke
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_lines_without_a_terminal_end_with_what_became_of_all(tmp_path):
     text = invoke("watch", tmp_path / "0/run", tmp_path / "1/run").stdout
     assert 2 == len(re.findall(r"^\d\d:\d\d:\d\d  run: done, step 50", text, re.MULTILINE))
     assert text.endswith("nothing runs or waits: 2 runs, 2 done\n")
-    found = json.loads(invoke("watch", tmp_path / "0/run", "--json").stdout)
+    found = asked("watch", tmp_path / "0/run")
     assert ("done", 50, 1 / 50) == (found["state"], found["step"], found["metrics"]["loss"])
     refused = invoke("watch", tmp_path / "nowhere")
     assert 0 != refused.exit_code

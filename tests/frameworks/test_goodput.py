@@ -5,7 +5,6 @@ its modules import Google's clients: `make test-frameworks` installs it without 
 """
 
 import datetime as dt
-import json
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ import pytest
 
 from histories import STEP_S, History
 from holdfast import journal
-from stores import invoke
+from stores import asked
 
 PART = 0.01  # of the wall time
 
@@ -108,7 +107,7 @@ def test_a_history_has_the_same_goodput(goodput, seed, tmp_path):
     """
     history = History(tmp_path, seed)
     truth = history.write(4 + seed % 5, 200)
-    report = json.loads(invoke("report", history.directory, "--json").stdout)
+    report = asked("report", history.directory)
     calculator = goodput.GoodputCalculator("job", "log", replayed(goodput, history), cache_dir=str(tmp_path / "cache"))
     calculator.get_job_goodput()
     details = calculator.get_job_goodput_details()

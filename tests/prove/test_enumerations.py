@@ -6,6 +6,7 @@ import pytest
 import test_collective_faults
 import test_collective_killed
 import test_crash
+import test_defaultdicts
 import test_dtensor
 import test_every_byte
 import test_fence
@@ -16,6 +17,7 @@ import test_rows
 import test_stale_files
 import test_torch_processes
 from test_crash import ENGINES, STORIES
+from test_defaultdicts import registered  # noqa: F401
 
 from faults import BROKEN, FULL, requests, scratched
 
@@ -107,6 +109,14 @@ def test_ranks_that_are_killed_anywhere_leave_the_old_or_the_new(tally):
 def test_every_group_of_gradients_may_be_cut(tmp_path, no_syncs, case):
     """As `test_pending_gradients` says, of all loops, at more steps."""
     test_pending_gradients.is_cut(tmp_path, case, (1, 2, 3, 5, 9, 12))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("how", test_defaultdicts.PLACES)
+def test_each_factory_is_kept_in_each_place(tmp_path, no_syncs, how):
+    """As `test_defaultdicts` says of some of them."""
+    for name in test_defaultdicts.FACTORIES:
+        test_defaultdicts.keeps_its_factory(tmp_path / name, how, name)
 
 
 @pytest.mark.parametrize("name", test_rows.ROWS)

@@ -24,7 +24,7 @@ from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.lineage import Lineage
 from holdfast.store.shards import StaleLink
 from holdfast.store.store import Store
-from stores import flip, invoke
+from stores import asked, flip, invoke
 
 KIB = 1 << 10
 ROWS, WIDTH = 400, 512  # of a buffer of 200 KiB
@@ -423,7 +423,7 @@ def test_commands_copies_and_maps(small, tmp_path):
 
     assert 0 == invoke("verify", tmp_path / "run").exit_code
     assert "1 leaf" in invoke("show", tmp_path / "run").stdout
-    assert [ROWS, WIDTH] == json.loads(invoke("show", tmp_path / "run", "--json").stdout)["leaves"]["rows"]["shape"]
+    assert [ROWS, WIDTH] == asked("show", tmp_path / "run")["leaves"]["rows"]["shape"]
     assert 0 == invoke("diff", f"{tmp_path}/run@3", tmp_path / "copy").exit_code
     different = invoke("diff", f"{tmp_path}/run@3", f"{tmp_path}/run@1")  # one divided, one whole
     assert (1, True) == (different.exit_code, "rows" in different.stdout)

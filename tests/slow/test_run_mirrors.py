@@ -660,8 +660,8 @@ def test_the_end_waits_for_a_place_that_a_new_worker_has_not_reached_yet(tmp_pat
             (first,) = workers()
             os.kill(first, signal.SIGKILL)
             waited_for(lambda: workers() not in ([], [first]))
-            Timer(5.0, away.__exit__, [None] * 3).start()
-            time.sleep(3)
+            Timer(2.5, away.__exit__, [None] * 3).start()
+            time.sleep(1.5)
 
     train(tmp_path / "run", 3, place, pause=pause)
     assert 3 in steps_at(place)

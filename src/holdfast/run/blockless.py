@@ -42,6 +42,7 @@ class BlocklessRun:
         let_go: Callable[[], None],
     ) -> None:
         self.lifetime, self._progress, self._end, self.path = lifetime, progress, end, end.path
+        self.place = os.path.realpath(self.path)
         self._take_signals = take_signals  # and show the progress of the loop
         self._let_go = let_go  # tells the Run that it has ended
         self.thread = threading.get_ident()
@@ -216,9 +217,9 @@ def _code_objects(trace: TracebackType | None) -> Iterator[CodeType]:
 
 def end_run_at(path: Path) -> None:
     """End the run that this thread began at `path` with start(), because a new run begins there."""
+    place = os.path.realpath(path)
     for blockless in [*_blockless]:
-        same = os.path.realpath(blockless.path) == os.path.realpath(path)
-        if same and blockless.thread == threading.get_ident():
+        if blockless.place == place and blockless.thread == threading.get_ident():
             blockless.end_unfinished()
 
 

@@ -81,10 +81,8 @@ class ScriptChecks(msgspec.Struct):
     _told_names: set[tuple[str, str]] = set()
 
     def __post_init__(self) -> None:
-        self._seen, self._left_out = (
-            {kind: {} for kind in LOOKS},
-            {kind: UnsavedAttributes(self._tracked) for kind in LOOKS},
-        )
+        self._seen = {kind: {} for kind in LOOKS}
+        self._left_out = {kind: UnsavedAttributes(self._tracked) for kind in LOOKS}
 
     def check_safe_point(self) -> None:
         """Count a safe point of this attempt, and check the script's objects.
@@ -148,16 +146,25 @@ class ScriptChecks(msgspec.Struct):
                 steps.end()
         if count in LOOKS["step"] and not ended:
             self._tracked.call_adapters("check_buffers")
-        if number == 1 and not ended:
-            self._compare_contents("end", only=is_scheduler)
         if count in LOOKS[kind]:
-            self._compare_contents(kind)
             last = count == LOOKS[kind][-1]
+            known = count > 1 and (last or not ended)  # what is new has no time to change twice
+            inside, captured = self._tracked.self_restoring_objects(), self._tracked.capture()
+            found = (
+                self._seen[kind].values() if known else _candidates(self._tracked.objects | inside)
+            )
+            values = [each.value for each in found]
+            saved = {
+                place
+                for each in framework_modules()
+                for place in each.memory_of_run(inside, captured)
+            }
+            self._left_out[kind].compare_content(saved)
+            self._compare_contents(kind, values, saved)
+            if number == 1 and not ended:
+                self._compare_contents("end", [*filter(is_scheduler, values)], saved)
             if last:
-                reached = [_HeldObjects(each, self._tracked) for each in framework_modules()]
-                for lost in self._left_out[kind].report_changed(
-                    lambda value: any(each.holds(value) for each in reached)
-                ):
+                for lost in self._left_out[kind].report_changed(self._held_objects()):
                     yield from self._first_reports(lost)
             if last or ended:
                 yield from self._find_changed_twice(kind)
@@ -174,15 +181,11 @@ class ScriptChecks(msgspec.Struct):
         and optimizers that are untracked.
         """
         for module, steps in self._steps:
-            inside, variables = (
-                self._tracked.self_restoring_objects(),
-                {"vars": self._tracked.variables.state_dict()},
-            )
+            inside = self._tracked.self_restoring_objects()
+            variables = {"vars": self._tracked.variables.state_dict()}
             captured = {**self._tracked.capture(), RESERVED: variables}
-            held, reached = (
-                module.memory_of_run(inside, captured),
-                _HeldObjects(module, self._tracked),
-            )
+            held = module.memory_of_run(inside, captured)
+            reached = _HeldObjects(module, self._tracked)
             for name, line in module.untracked_parameters(inside, held, reached, steps):
                 yield from self._first_reports(LostValue("untracked_parameters", name, line))
             kept = {id(each) for each in inside.values()} | self._told
@@ -197,26 +200,20 @@ class ScriptChecks(msgspec.Struct):
             self._told_names.add((lost.kind, lost.name))
             yield lost
 
-    def _compare_contents(self, kind: str, only: Callable[[Any], bool] | None = None) -> None:
-        """Note which objects have changed since the last comparison of this kind; `only`: of
-        which objects.
-        """
-        objects = self._tracked.objects | self._tracked.self_restoring_objects()
+    def _held_objects(self) -> Callable[[Any], bool]:
+        reached = [_HeldObjects(each, self._tracked) for each in framework_modules()]
+        return lambda value: any(each.holds(value) for each in reached)
+
+    def _compare_contents(self, kind: str, values: list[Any], saved: set[int]) -> None:
+        """Note which of these objects have changed since the last comparison of this kind."""
         before, self._seen[kind] = self._seen[kind], {}
-        modules = framework_modules()
-        inside, captured = self._tracked.self_restoring_objects(), self._tracked.capture()
-        saved = {place for each in modules for place in each.memory_of_run(inside, captured)}
-        if only is None:
-            self._left_out[kind].compare_content(saved)
-        for variable in _candidates(objects):
-            value = variable.value
+        for value in values:
             with suppress(Exception):  # a script's objects may raise anything
-                if only is None or only(value):
-                    content = content_of(value, saved)
-                    seen = before.get(id(value))
-                    if seen is None or not seen.refers_to(value):
-                        seen = ObservedObject(value)
-                    self._seen[kind][id(value)] = seen.with_content(content)
+                content = content_of(value, saved)
+                seen = before.get(id(value))
+                if seen is None or not seen.refers_to(value):
+                    seen = ObservedObject(value)
+                self._seen[kind][id(value)] = seen.with_content(content)
 
     def _find_changed_twice(self, kind: str) -> Iterator[LostValue]:
         """Yield objects whose content changed in two comparisons.
@@ -224,7 +221,6 @@ class ScriptChecks(msgspec.Struct):
         A scheduler also counts if it changed once here and once in another attempt. A single change
         may be the object's first use in the process.
         """
-        objects = self._tracked.objects | self._tracked.self_restoring_objects()
         suspects = {
             id(seen.value): seen.value
             for seen in self._seen[kind].values()
@@ -237,14 +233,11 @@ class ScriptChecks(msgspec.Struct):
         if not suspects:
             return
         once: list[str] = []
-        reached = [_HeldObjects(module, self._tracked) for module in framework_modules()]
+        is_held = self._held_objects()
+        objects = self._tracked.objects | self._tracked.self_restoring_objects()
         for variable in _candidates(objects):
             value = suspects.pop(id(variable.value), None)
-            if (
-                value is None
-                or any(each.holds(value) for each in reached)
-                or is_copy_of_module(value, objects)
-            ):
+            if value is None or is_held(value) or is_copy_of_module(value, objects):
                 continue
             if any(module.is_stepped(value, steps) for module, steps in self._steps):
                 continue
@@ -264,16 +257,15 @@ class ScriptChecks(msgspec.Struct):
         found = False
         for log in self._reporter.attempt.earlier:
             names = [event.get("names") for event in log.newest(EVENT)]
-            found = found or any(isinstance(each, list) and name in each for each in names)
+            found |= any(isinstance(each, list) and name in each for each in names)
             log.forget()
         return found
 
     def _drawn_by_loaders(self) -> set[int]:
-        loaders = [source.loader for source in self._progress.sources.values()]
         return {
             id(each.value)
-            for loader in loaders
-            for each in variables_inside(Variable("loader", loader))
+            for source in self._progress.sources.values()
+            for each in variables_inside(Variable("loader", source.loader))
         }
 
 
@@ -316,7 +308,7 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
         shapes(each)
         for module in modules
         for each in ([*module.parameters()], module_arrays(module))
-        if _have_shapes(each)
+        if not any("Uninitialized" in type(one).__name__ for one in each)  # lazy parameters
     ]
     found = find_variables({}, held).variables
     live = {id(each.value) for each in found if each.live}
@@ -346,10 +338,6 @@ def _candidates(objects: Mapping[str, Any]) -> Iterator[Variable]:
             (arrays := arrays_in_container(value)) and shapes(arrays) in trained
         ):
             yield variable
-
-
-def _have_shapes(arrays: list[Any]) -> bool:
-    return not any("Uninitialized" in type(each).__name__ for each in arrays)  # lazy parameters
 
 
 def _is_optimizer(value: Any) -> bool:

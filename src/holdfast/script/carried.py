@@ -63,17 +63,20 @@ def variables_left_by_body(code: CodeType, at: int) -> frozenset[str]:
 def globals_used_by(code: CodeType) -> frozenset[str]:
     """Return the module's names that `code`, or a function inside it, reads or assigns."""
     own = {
-        each.argval
-        for each in dis.get_instructions(code)
-        if each.opname.endswith(("_GLOBAL", "_NAME"))
+        each.argval for each in _instructions(code) if each.opname.endswith(("_GLOBAL", "_NAME"))
     }
     inner = [globals_used_by(each) for each in code.co_consts if isinstance(each, CodeType)]
     return frozenset(own).union(*inner)
 
 
+@lru_cache(maxsize=256)
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+
+
 def _decode_instructions(code: CodeType, at: int) -> tuple[list[_Instruction], int]:
     """Return the instructions of `code`, and the number of the one at byte `at`."""
-    found = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    found = _instructions(code)
     number_of = {each.offset: number for number, each in enumerate(found)}
     steps = []
     hidden = _comprehension_variables(found, number_of)
@@ -171,11 +174,7 @@ def _live_variables(steps: list[_Instruction], reached: list[int]) -> dict[int, 
 @lru_cache(maxsize=1024)
 def accesses_member(code: CodeType, name: str, member: str) -> bool:
     """Whether `code` says `name.member`."""
-    words = pairwise(
-        each.argval
-        for each in dis.get_instructions(code)
-        if each.opname not in ("CACHE", "PUSH_NULL")
-    )
+    words = pairwise(each.argval for each in _instructions(code) if each.opname != "PUSH_NULL")
     return any(one == name and other == member for one, other in words)
 
 
@@ -232,9 +231,7 @@ def _unwrap(method: Any) -> Any:
 @lru_cache(maxsize=4096)
 def _accesses(code: CodeType, name: str) -> tuple[str, ...]:
     """LOAD and STORE of an attribute, in the order of the code."""
-    words = (
-        each.opname.partition("_")[0] for each in dis.get_instructions(code) if each.argval == name
-    )
+    words = (each.opname.partition("_")[0] for each in _instructions(code) if each.argval == name)
     inner = (
         word
         for each in code.co_consts

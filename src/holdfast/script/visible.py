@@ -136,26 +136,24 @@ def _named_variables(found: list[FrameType]) -> Iterator[Variable]:
 
 
 def _global_variables(names: dict[str, Any], uses: CarriedVariables | None) -> Iterator[Variable]:
-    for name, value in dict(names).items():
+    found = dict(names)
+    used = _names_used_by(found) if uses else ()
+    for name, value in found.items():
         if name.startswith("__"):
             continue
-        spoken_of = uses is None or name in uses.live or _is_used_in_module(name, names)
+        spoken_of = uses is None or name in uses.live or name in used
         yield Variable(name, value, spoken_of, uses is None or name in uses.stored, owner=names)
 
 
-def _is_used_in_module(name: str, names: dict[str, Any]) -> bool:
-    """Whether a function or a class of the same module reads the global `name`."""
-    return any(
-        name in _names_used_by(each)
-        for each in list(names.values())
-        if isinstance(each, FunctionType | type)
-    )
-
-
-def _names_used_by(what: Any) -> frozenset[str]:
-    functions = [what] if isinstance(what, FunctionType) else vars(what).values()
-    codes = [each.__code__ for each in functions if isinstance(each, FunctionType)]
-    return frozenset[str]().union(*map(globals_used_by, codes))
+def _names_used_by(module: dict[str, Any]) -> frozenset[str]:
+    """Return the globals that the functions and classes of a module read."""
+    functions = [
+        each
+        for value in module.values()
+        for each in (vars(value).values() if isinstance(value, type) else [value])
+        if isinstance(each, FunctionType)
+    ]
+    return frozenset[str]().union(*(globals_used_by(each.__code__) for each in functions))
 
 
 class _AttributeFinder:
