@@ -24,7 +24,7 @@ from holdfast.torch import leaves
 COME_LATE = [
     *("torch", "numpy", "rich", "click", "dataclasses", "json", "traceback", "sysconfig"),
     *("asyncio", "concurrent", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "subprocess"),
-    *("zoneinfo", "holdfast.cli", "holdfast.drill", "holdfast.collective"),
+    *("zoneinfo", "holdfast.cli", "holdfast.drill", "holdfast.collective.store"),
 ]
 
 
@@ -260,7 +260,7 @@ def test_a_start_reads_one_manifest_and_the_last_journal_alone(tmp_path):
         from holdfast import Every, Last, Run
         with Run(sys.argv[1], {"dice": random.Random(1)}, keep=Last(20), every=Every(steps=1)) as run:
             paths = [path for path in opened("attempt-") + opened("manifest.json") if ".claim" not in path]
-            late = ["importlib.metadata", "holdfast.collective", "dataclasses"]
+            late = ["importlib.metadata", "holdfast.collective.store", "dataclasses"]
             late = [name for name in late if name in sys.modules]
             for _ in run.steps(int(sys.argv[2])):
                 run.log(loss=0.5)
