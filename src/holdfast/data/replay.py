@@ -33,10 +33,11 @@ class ReplayFeed(Feed):
     """
 
     replays = True
-    remembers = True  # whether a pass may depend on the passes before it
 
     def __init__(self, batches: Iterable[Any]) -> None:
         super().__init__(batches)
+        # whether a pass may depend on the passes before it; set_epoch() decides those of datasets
+        self.remembers = not promise.is_of_datasets(batches)
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
         # the digest of the batch that was handed out last

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import derive_key
+from ..data.promise import is_of_datasets
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
 from .loader_clone import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
@@ -20,7 +21,7 @@ _NOTHING = object()
 
 def unproven_dataset(dataset: Any) -> Any:
     """Return the dataset's class, unless that is known to yield the same samples again."""
-    return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
+    return None if is_of_datasets(dataset) else type(dataset)
 
 
 class IterableFeed(ReplayFeed):
@@ -30,9 +31,10 @@ class IterableFeed(ReplayFeed):
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
-        # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
-        self.remembers = not loader.num_workers or loader.persistent_workers
         super().__init__(clone_loader(loader))
+        # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
+        lives_on = not loader.num_workers or loader.persistent_workers
+        self.remembers = lives_on and not is_of_datasets(loader.dataset)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
