@@ -16,9 +16,13 @@ def of_datasets(*bases):
 
 
 def test_a_stream_whose_state_leaves_its_buffer_out_is_read_again():
-    """torchdata would keep that state."""
-    stream = of_datasets(Shuffles, IterableDataset)
-    for loader in (StatefulDataLoader(stream), nodes.Loader(nodes.IterableWrapper(stream))):
+    """torchdata would keep that state. So is any in persistent workers, where epochs after a resume were shortened:
+    huggingface/datasets#7447.
+    """
+    stream, stays = of_datasets(Shuffles, IterableDataset), of_datasets(Stays, IterableDataset)
+    persistent = StatefulDataLoader(stays, num_workers=1, persistent_workers=True)
+    assert not feed_for(StatefulDataLoader(stays, num_workers=1), 1).replays
+    for loader in (StatefulDataLoader(stream), persistent, nodes.Loader(nodes.IterableWrapper(stream))):
         assert feed_for(loader, 1).replays
         assert feed_for(loader, 1).unknown is None
 

@@ -24,20 +24,19 @@ class StatefulFeed(Feed):
     StatefulDataLoader.
 
     `keeper` is the object with the state, if that is not the loader itself but, for example, a
-    dataset. A pass begins with the random numbers of the loop, as it would without Holdfast. On a
-    resume these are restored while the loader loads its state and makes its iterator, because a
-    loader may draw some there.
+    dataset; `stream` is the dataset. A pass begins with the random numbers of the loop, as it would
+    without Holdfast. On a resume these are restored while the loader loads its state and makes its
+    iterator, because a loader may draw some there.
 
     Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the
     same epoch: these are told to forget it. A new pass of another loader that does so is begun
     again, after no state was loaded: None, or an empty one.
     """
 
-    def __init__(self, loader: Any, keeper: Any = None) -> None:
+    def __init__(self, loader: Any, keeper: Any = None, stream: Any = None) -> None:
         super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
-        inside = getattr(self._keeper, "_dataset", self._keeper)
-        self._parts = [*_streams_in(inside)]  # of Hugging Face
+        self._parts = [*_streams_in(loader if stream is None else stream)]  # of Hugging Face
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available

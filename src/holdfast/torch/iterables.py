@@ -76,11 +76,10 @@ class DatasetFeed(StatefulFeed):
         self._seed = seed
         if loader.num_workers:
             kind, steps = torchdata_class("StatefulDataLoader"), loader.snapshot_every_n_steps
-            super().__init__(
-                clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
-            )
+            twin = clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
+            super().__init__(twin, stream=dataset)
         else:
-            super().__init__(clone_loader(loader, dataset=watched), watched)
+            super().__init__(clone_loader(loader, dataset=watched), watched, dataset)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -91,6 +90,10 @@ class DatasetFeed(StatefulFeed):
                 self._users, self._loader, derive_key("workers", self._seed, self._epoch)
             )
         return super()._begin_pass(first=first)
+
+    def _forget_loaded_state(self) -> None:
+        if not self._users.num_workers:  # else it ends with the workers
+            super()._forget_loaded_state()
 
     def _generator_state(self) -> dict[str, Any]:
         return {}  # it draws only the seed of workers
