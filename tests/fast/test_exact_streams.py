@@ -22,6 +22,7 @@ from holdfast.data.streams.mixture import Mixture, Phase
 from holdfast.data.streams.orders import RecentValues, order_of
 from holdfast.data.streams.source import Indexed, Source, SourceShard
 from holdfast.errors import Mismatch, UsageError
+from sources import merged
 from subjects import asked_of
 
 LENGTHS = st.lists(st.integers(0, 400), min_size=1, max_size=12)
@@ -257,11 +258,6 @@ def batches_of(name, world, rank, position):
         batches.append(as_lists(batch))
         positions[number] = feed.position(number)
     return batches, positions
-
-
-def merged(parts):
-    longest = max(map(len, parts))
-    return [part[at] for at in range(longest) for part in parts if at < len(part)]
 
 
 def test_an_epoch_has_each_sample_once_and_drop_last_drops_the_short_batch():

@@ -99,21 +99,19 @@ class _FirstShards(Source):
 class Indexed(Source):
     """Any dataset with a length, of which each sample can be had by its number."""
 
-    def __init__(self, dataset: Any, name: str = "", shard: int = INDEXED_SHARD) -> None:
+    def __init__(self, dataset: Any, name: str = "") -> None:
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if not indexed or isinstance(dataset, str | bytes | Mapping):
             raise UsageError(
                 f"a {type(dataset).__name__} cannot be a source: samples of a stream are read at "
                 "any place, so it needs len() and [index]"
             )
-        self._dataset, self._each = dataset, shard
-        self._name = name or type(dataset).__name__
-        total = _length(dataset)
-        self.shards = _EqualShards(self._name, total, shard)
-        self.lengths = np.minimum(shard, total - np.arange(0, total, shard))
+        self._dataset, total = dataset, _length(dataset)
+        self.shards = _EqualShards(name or type(dataset).__name__, total)
+        self.lengths = np.minimum(INDEXED_SHARD, total - np.arange(0, total, INDEXED_SHARD))
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
-        return self.read([shard * self._each + row for row in rows])
+        return self.read([shard * INDEXED_SHARD + row for row in rows])
 
     def read(self, ids: Sequence[int] | Ids) -> list[Any]:
         places = np.asarray(ids, np.int64).tolist()
@@ -150,17 +148,17 @@ def rank_and_world() -> tuple[int, int]:
 
 
 class _EqualShards(Sequence[SourceShard]):
-    def __init__(self, name: str, total: int, each: int) -> None:
-        self._name, self._total, self._each = name, total, each
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
 
     def __len__(self) -> int:
-        return (self._total + self._each - 1) // self._each
+        return (self._total + INDEXED_SHARD - 1) // INDEXED_SHARD
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
-        first = range(len(self))[number] * self._each
-        return SourceShard(f"{self._name}-{number}", min(self._each, self._total - first))
+        first = range(len(self))[number] * INDEXED_SHARD
+        return SourceShard(f"{self._name}-{number}", min(INDEXED_SHARD, self._total - first))
 
 
 class Chain(Source):
