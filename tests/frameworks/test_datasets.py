@@ -1,5 +1,6 @@
 """Streams of Hugging Face's datasets, killed and resumed."""
 
+import itertools
 import json
 
 import pytest
@@ -82,10 +83,14 @@ def test_with_workers_they_are_read_again(tmp_path, files):
     cut_anywhere(tmp_path / "run", make, (9, 30))
 
 
-def test_a_mixture_without_a_seed_is_refused(tmp_path, files):
-    """Each process would mix in another order."""
-    make = lambda: mixed(*files, probabilities=[0.7, 0.3])
-    with pytest.raises(Cut):
-        walked(tmp_path / "run", make, 5)
-    with pytest.raises(Mismatch, match="give interleave_datasets a seed"):
-        walked(tmp_path / "run", make, every=Every(steps=1))
+@pytest.mark.parametrize("wrap", [lambda stream: stream, lambda stream: DataLoader(stream, batch_size=None)])
+def test_a_stream_without_a_seed_is_refused(tmp_path, files, wrap):
+    """Each process would have another order: of a mixture, whose state is used, and of a shuffle, which is read
+    again. Its first and last batch may be the same by chance.
+    """
+    unseeded = (lambda: mixed(*files, probabilities=[0.7, 0.3]), lambda: files[0]().shuffle(buffer_size=3))
+    for number, (make, every) in enumerate(itertools.product(unseeded, (Every(steps=1), Every(epochs=1)))):
+        with pytest.raises(Cut):
+            walked(tmp_path / f"{number}", lambda make=make: wrap(make()), 30, every=every)
+        with pytest.raises(Mismatch, match="give shuffle and interleave_datasets a seed"):
+            walked(tmp_path / f"{number}", lambda make=make: wrap(make()), every=every)

@@ -36,7 +36,7 @@ class StatefulFeed(Feed):
     def __init__(self, loader: Any, keeper: Any = None, stream: Any = None) -> None:
         super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
-        self._parts = [*_streams_in(loader if stream is None else stream)]  # of Hugging Face
+        self._drawn = drawn_when_made(loader if stream is None else stream)
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available
@@ -60,7 +60,7 @@ class StatefulFeed(Feed):
         state = copy.deepcopy(self._keeper.state_dict())
         found = {
             **super().position(consumed),
-            **({"drawn": self._drawn_when_made()} if self._parts else {}),
+            **self._drawn,
             "state": state,
             "ended": self._ended,
             "began": self._began,
@@ -72,11 +72,7 @@ class StatefulFeed(Feed):
         return iter(self._loader)
 
     def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
-        if "drawn" in position and position["drawn"] != self._drawn_when_made():
-            raise Mismatch(
-                "the stream in run.batches mixes in another order in each process: "
-                f"give interleave_datasets a seed. {other_samples()}"
-            )
+        require_same_draw(position, self._drawn)
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
@@ -118,13 +114,8 @@ class StatefulFeed(Feed):
         finally:
             self._loader.restart_on_stop_iteration = restarts
 
-    def _drawn_when_made(self) -> str:
-        """Return a digest of the generators of Hugging Face's streams; they iterate with copies."""
-        generators = [vars(part).get("generator") for part in self._parts]
-        return _digest([each.bit_generator.state for each in generators if each is not None])
-
     def _forget_loaded_state(self) -> None:
-        if self._parts and self._loaded is not None:
+        if self._drawn and self._loaded is not None:
             self._keeper.load_state_dict(None)
             self._loaded = None
 
@@ -246,6 +237,25 @@ def loses_its_place(loader: Any) -> bool:
     of_nodes = type(loader).__module__.startswith("torchdata.nodes.")
     kinds = {type(part).__name__ for part in _streams_in(loader)}
     return bool(kinds) and (of_nodes or "BufferShuffledExamplesIterable" in kinds)
+
+
+def drawn_when_made(loader: Any) -> dict[str, str]:
+    """Return a key for positions in Hugging Face's streams: a digest of the generators that they
+    iterate with copies of. Nothing for other loaders.
+    """
+    parts = [*_streams_in(loader)]
+    generators = [vars(part).get("generator") for part in parts]
+    states = [each.bit_generator.state for each in generators if each is not None]
+    return {"drawn": _digest(states)} if parts else {}
+
+
+def require_same_draw(position: FeedPosition, drawn: dict[str, str]) -> None:
+    """Raise Mismatch if a stream has drawn another order than that of a position."""
+    if "drawn" in position and position["drawn"] != drawn.get("drawn"):
+        raise Mismatch(
+            "the stream in run.batches has another order in each process: "
+            f"give shuffle and interleave_datasets a seed. {other_samples()}"
+        )
 
 
 def _streams_in(loader: Any) -> Iterator[Any]:
