@@ -25,8 +25,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
+from torchdata import nodes
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import holdfast.data
 from holdfast import Every, Last, Run
 from holdfast.data import Zip
 from holdfast.errors import Mismatch
@@ -192,6 +194,23 @@ points = stream = partial(loaders, DataLoader)
 of_torchdata = partial(loaders, StatefulDataLoader)
 
 
+def of_stream(**settings):
+    """Whole batches from their places; the map draws, and leaves no trace of that."""
+
+    def made(workers):
+        batches = holdfast.data.Stream(
+            range(LENGTH), BATCH, shuffle=holdfast.data.Window(2, 3), map=Points().__getitem__
+        )
+        return DataLoader(batches, batch_size=None, num_workers=workers, **settings)
+
+    return made
+
+
+def of_nodes(source, **options):
+    """torchdata's nodes, of which the second draws random numbers."""
+    return nodes.Loader(nodes.Batcher(nodes.Mapper(source, Points().__getitem__), BATCH, drop_last=False), **options)
+
+
 def generator(loader):
     yield from loader
 
@@ -233,6 +252,16 @@ CASES = {
     "torchdata, stream that stays at its end": Case(of_torchdata(StreamThatStays), unshuffled=True, workers=(0,)),
     "torchdata, stream that goes back": Case(of_torchdata(StatefulStream), unshuffled=True),
     "torchdata, stream without a state": Case(of_torchdata(Stream), workers=(2,)),
+    "seekable": Case(of_stream()),
+    "seekable, persistent workers": Case(of_stream(persistent_workers=True, prefetch_factor=3), workers=(2,)),
+    "nodes": Case(
+        lambda _: of_nodes(nodes.SamplerWrapper(RandomSampler(range(LENGTH)))), unshuffled=True, workers=(0,)
+    ),
+    "nodes of an iterable": Case(
+        lambda _: of_nodes(nodes.IterableWrapper(range(LENGTH)), restart_on_stop_iteration=False),
+        unshuffled=True,
+        workers=(0,),
+    ),
     "stream with a state": Case(stream(StatefulStream), unshuffled=True, workers=(0,)),
     "stream that stays at its end": Case(stream(StreamThatStays), unshuffled=True, workers=(0,)),
     "stream": Case(stream(Stream), unshuffled=True),

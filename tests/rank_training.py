@@ -15,9 +15,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from holdfast import Every, Last, Run
+from holdfast.data import Stream
 from holdfast.torch.reducer import ReducerLayouts
 from rank_processes import everywhere
 from toy import Cut
@@ -89,9 +90,9 @@ def whole(tree):
     return tree.detach().clone().numpy() if isinstance(tree, torch.Tensor) else tree
 
 
-def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, background=False):
+def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, background=False, streamed=False):
     """Which samples this rank saw in which epoch, and its state at the end; `steps`: the process is gone after so
-    many.
+    many. `streamed`: its batches come from a Stream.
     """
     torch.set_num_threads(1)
     ReducerLayouts.restore_layouts = WARM if warm else lambda *_: []
@@ -103,6 +104,9 @@ def train(rank, kind, path, *, steps=None, batch=None, warm=True, seed=1, backgr
     torch.manual_seed(100 + shares[1])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader = DataLoader(Numbered(), batch or 12 // shares[0], sampler=DistributedSampler(Numbered(), *shares, seed=3))
+    if streamed:
+        stream = Stream(Numbered(), global_batch_size=12, seed=3, collate=default_collate)
+        loader = DataLoader(stream, batch_size=None, num_workers=1)
     seen, done = [], 0
     options = {"every": Every(steps=1), "keep": Last(2), "background": background, "seed": 1}
     try:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler, IterableDataset, Subset, TensorDataset
 
 from feeds import resumes_anywhere
 from holdfast.data import Mix, Pack, Seeded, Stream, Window
@@ -22,6 +22,7 @@ from holdfast.data.streams.mixture import Mixture, Phase
 from holdfast.data.streams.orders import RecentValues, order_of
 from holdfast.data.streams.source import Indexed, Source, SourceShard
 from holdfast.errors import Mismatch, UsageError
+from sources import merged
 from subjects import asked_of
 
 LENGTHS = st.lists(st.integers(0, 400), min_size=1, max_size=12)
@@ -259,11 +260,6 @@ def batches_of(name, world, rank, position):
     return batches, positions
 
 
-def merged(parts):
-    longest = max(map(len, parts))
-    return [part[at] for at in range(longest) for part in parts if at < len(part)]
-
-
 def test_an_epoch_has_each_sample_once_and_drop_last_drops_the_short_batch():
     """With 20 samples a step: 101 of them are six batches, or five whole ones."""
     assert list(range(101)) == sorted(samples(Stream(range(101), 20)))
@@ -401,6 +397,30 @@ def test_threads_may_read_one_stream():
             assert all(pool.map(walk, range(4)))
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_dataset_that_tells_the_share_of_one_rank_is_read_whole_or_refused(monkeypatch):
+    """Else the samples of the other shares would never come. MosaicML's tells its `size`, litData's does not."""
+
+    class Share(IterableDataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            return index
+
+        def __iter__(self):
+            return iter(range(6))
+
+    class Told(Share):
+        size = 12
+
+    assert [*range(6)] == sorted(samples(Stream(Share(), 2)))
+    assert [*range(12)] == sorted(samples(Stream(Told(), 2)))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert 12 == len(Stream(Told()))
+    with pytest.raises(UsageError, match="the share of one rank"):
+        Stream(Share())
 
 
 def test_datasets_may_stand_in_a_list_of_sources():

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from feeds import plain
 from holdfast import Run
 from holdfast.children import processes
+from holdfast.data import Stream, Window
 from holdfast.data.feed import feed_for
 from supervised import until
 from toy import Toy
@@ -38,6 +39,27 @@ def test_spawned_workers_change_nothing():
     feed = feed_for(loader("shuffle", **settings), 1)
     assert plain(feed.open(1, positions[1, 2, "step"])) == expected[1][2:]
     assert plain(feed.open(2, None)) == expected[2]
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_stream_in_persistent_workers_gives_its_batches(method):
+    """However they start, and however many batches they fetch ahead: from a position on, and in the next epoch. Asking
+    for pinned memory where there is none does no harm.
+    """
+
+    def made(**settings):
+        stream = Stream(range(50), 4, seed=2, shuffle=Window(2, 9), map=abs)
+        return feed_for(DataLoader(stream, batch_size=None, **settings), 1)
+
+    alone = made()
+    expected = [plain(alone.open(epoch, None)) for epoch in (1, 2)]
+    batches = alone.open(1, None)
+    [next(batches) for _ in range(5)]
+    settings = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4, "pin_memory": True}
+    feed = made(multiprocessing_context=method, **settings)
+    assert expected[0][5:] == plain(feed.open(1, alone.position(5)))
+    assert expected[1] == plain(feed.open(2, None))
 
 
 @pytest.mark.parametrize("persistent", [False, True])

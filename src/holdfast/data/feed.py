@@ -24,7 +24,7 @@ from .digest import digest
 from .facts import Feed, FeedPosition, LoaderFacts, batches_before
 from .replay import ReplayFeed
 from .seekable import SeekableBatches, SeekableFeed
-from .stateful import StatefulFeed, loses_shuffle_buffer
+from .stateful import StatefulFeed, loses_its_place
 from .zipped import Zip
 
 # Facts of describe() that decide which samples a position means. The others (workers, ...) may
@@ -65,7 +65,7 @@ def feed_for(loader: Any, seed: int, name: str = "loader") -> Feed:
     if (
         hasattr(loader, "state_dict")
         and hasattr(loader, "load_state_dict")
-        and not loses_shuffle_buffer(loader)
+        and not loses_its_place(loader)
     ):
         return StatefulFeed(loader)
     if isinstance(loader, Mapping | AbstractSet | str | bytes) or hasattr(loader, "keys"):

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from .stateful import loses_its_place
+
 # modules of iterators without a script's code
 _PYTHONS = {"builtins", "itertools", "_io", "_csv", "collections"}
 # packages of progress bars -> the attribute with the iterable inside a bar
@@ -62,13 +64,19 @@ def find_unproven(loader: Any) -> Any:
         return next(filter(None, map(find_unproven, _inner_iterators(loader))), None)
     if home in _SHOWS and hasattr(loader, _SHOWS[home]):
         return find_unproven(iterator_for_check(getattr(loader, _SHOWS[home])))
-    if home == "datasets":  # a stream of Hugging Face: its order depends only on its seed and epoch
+    # a stream of Hugging Face, also in torchdata's nodes: only its seed and epoch decide its order
+    if is_of_datasets(loader) or loses_its_place(loader):
         return None
     if home in _REPLAY and home in sys.modules:
         from importlib import import_module
 
         return import_module(_REPLAY[home]).find_unproven(loader)
     return kind
+
+
+def is_of_datasets(stream: Any) -> bool:
+    """Return whether it is a stream of Hugging Face's package datasets."""
+    return type(stream).__module__.partition(".")[0] == "datasets"
 
 
 def roots_of(loader: Any) -> list[Any]:

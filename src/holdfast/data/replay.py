@@ -18,6 +18,7 @@ from .advice import Advice, other_samples
 from .digest import digest, digest_on_call
 from .facts import Feed, FeedPosition, batches_before
 from .memory import PassMemory
+from .stateful import drawn_when_made, require_same_draw
 
 _NOTHING = object()
 # keys of positions in loaders whose replay is unproven
@@ -33,10 +34,12 @@ class ReplayFeed(Feed):
     """
 
     replays = True
-    remembers = True  # whether a pass may depend on the passes before it
 
     def __init__(self, batches: Iterable[Any]) -> None:
         super().__init__(batches)
+        # whether a pass may depend on the passes before it; set_epoch() decides those of datasets
+        self.remembers = not promise.is_of_datasets(batches)
+        self._drawn = drawn_when_made(getattr(batches, "dataset", batches))
         self._once = isinstance(batches, Iterator)
         self._passes = False  # whether a pass has begun
         # the digest of the batch that was handed out last
@@ -66,6 +69,7 @@ class ReplayFeed(Feed):
         )
 
     def open(self, epoch: int, position: FeedPosition | None) -> Iterator[Any]:
+        require_same_draw(position or {}, self._drawn)
         if position is not None and _LIVES in position and (position["epoch"] != epoch or epoch):
             cause = f"its {position[_LIVES]} lives on from epoch to epoch"
             raise self._other_batches_error(position["epoch"], position["batches"], cause)
@@ -87,7 +91,7 @@ class ReplayFeed(Feed):
                         )
                     )
                 )
-            self._memory = {"rng": rng.capture(), **self._facts_of_pass(position)}
+            self._memory = {"rng": rng.capture(), **self._drawn, **self._facts_of_pass(position)}
             self._note_random_state()
             batches = self._begin_pass(epoch, self._memory, again=False)
         self._epoch, self._passes = epoch, True

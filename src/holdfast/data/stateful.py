@@ -15,6 +15,8 @@ from .digest import digest as _digest
 from .facts import Feed, FeedPosition
 
 _NOTHING = object()
+# attributes with the stream or the node that is inside another one
+_INSIDE = ("_ex_iterable", "ex_iterable", "root", "source", "iterable")
 
 
 class StatefulFeed(Feed):
@@ -22,18 +24,19 @@ class StatefulFeed(Feed):
     StatefulDataLoader.
 
     `keeper` is the object with the state, if that is not the loader itself but, for example, a
-    dataset. A pass begins with the random numbers of the loop, as it would without Holdfast. On a
-    resume these are restored while the loader loads its state and makes its iterator, because a
-    loader may draw some there.
+    dataset; `stream` is the dataset. A pass begins with the random numbers of the loop, as it would
+    without Holdfast. On a resume these are restored while the loader loads its state and makes its
+    iterator, because a loader may draw some there.
 
     Some begin every pass at the state that was loaded last, as Hugging Face's streams do in the
-    same epoch. A new pass that does so is begun again, after no state was loaded: None, or an empty
-    one.
+    same epoch: these are told to forget it. A new pass of another loader that does so is begun
+    again, after no state was loaded: None, or an empty one.
     """
 
-    def __init__(self, loader: Any, keeper: Any = None) -> None:
+    def __init__(self, loader: Any, keeper: Any = None, stream: Any = None) -> None:
         super().__init__(loader)
         self._keeper = loader if keeper is None else keeper
+        self._drawn = drawn_when_made(loader if stream is None else stream)
         self._ended = False
         self._began: Any = None  # the random numbers when this pass began
         self._asked = False  # whether its state was available
@@ -57,6 +60,7 @@ class StatefulFeed(Feed):
         state = copy.deepcopy(self._keeper.state_dict())
         found = {
             **super().position(consumed),
+            **self._drawn,
             "state": state,
             "ended": self._ended,
             "began": self._began,
@@ -68,11 +72,12 @@ class StatefulFeed(Feed):
         return iter(self._loader)
 
     def _resumed(self, epoch: int, position: FeedPosition) -> Iterator[Any]:
+        require_same_draw(position, self._drawn)
         if position["epoch"] == epoch and not position["ended"]:
             self._began = position.get("began")
             rng.restore(self._began or {})
             self._load_state(position["state"])
-            batches: Iterator[Any] = iter(self._loader)
+            batches = self._iterate_from_loaded()
             self._restore_generator(position)
             return batches
         self._finish_epoch(position)
@@ -88,12 +93,31 @@ class StatefulFeed(Feed):
         the next epoch's first.
         """
         self._load_state(position["state"])
-        if next(iter(self._loader), _NOTHING) is not _NOTHING and position["ended"]:
+        if next(self._iterate_from_loaded(), _NOTHING) is not _NOTHING and position["ended"]:
             self._load_state(position["state"])
             if hasattr(self._loader, "next_iter_state"):
                 # torchdata makes one iterator that loads the state, and then another
                 iter(self._loader)
+        self._forget_loaded_state()
         self._restore_generator(position)
+
+    def _iterate_from_loaded(self) -> Iterator[Any]:
+        """Return the rest of a pass, which may be nothing: torchdata's nodes would begin another
+        one, and take a batch ahead to find out.
+        """
+        restarts = getattr(self._loader, "restart_on_stop_iteration", None)
+        if restarts is None:
+            return iter(self._loader)
+        self._loader.restart_on_stop_iteration = False
+        try:
+            return iter(self._loader)
+        finally:
+            self._loader.restart_on_stop_iteration = restarts
+
+    def _forget_loaded_state(self) -> None:
+        if self._drawn and self._loaded is not None:
+            self._keeper.load_state_dict(None)
+            self._loaded = None
 
     def _load_state(self, state: Any) -> None:
         """Give the saved state to the loader.
@@ -118,10 +142,12 @@ class StatefulFeed(Feed):
         for batch in batches:
             if before is not None and self._repeats_loaded_state():
                 break
+            self._forget_loaded_state()
             if self._loaded is not None and self._loaded[1] is None and not is_new:
                 self._loaded = self._loaded[0], [copy.deepcopy(self._keeper.state_dict())]
             before = None
             yield batch
+        self._forget_loaded_state()
         if before is not None:  # it began at the loaded state, which may be its end
             rng.restore(before)
             yield from self._from_the_start()
@@ -202,16 +228,44 @@ class StatefulFeed(Feed):
             self._loader.generator.set_state(position["generator"])
 
 
-def loses_shuffle_buffer(dataset: Any) -> bool:
-    """Return whether `dataset` is a shuffling stream of Hugging Face's datasets: its state_dict()
-    leaves the shuffle buffer out.
+def loses_its_place(loader: Any) -> bool:
+    """Return whether the state_dict() of a stream, or of nodes over one, is not its place: a
+    shuffle's buffer is left out, or the next pass begins at the state that was loaded.
 
-    Source: datasets, IterableDataset.load_state_dict.
+    Source: datasets, IterableDataset.load_state_dict; torchdata, nodes.IterableWrapper.reset.
     """
-    if not type(dataset).__module__.startswith("datasets."):
-        return False
-    if type(dataset).__name__ == "BufferShuffledExamplesIterable":
-        return True
-    inside = vars(dataset)
-    parts = [inside.get("_ex_iterable"), inside.get("ex_iterable"), *inside.get("ex_iterables", ())]
-    return any(loses_shuffle_buffer(each) for each in parts if each is not None)
+    of_nodes = type(loader).__module__.startswith("torchdata.nodes.")
+    kinds = {type(part).__name__ for part in _streams_in(loader)}
+    return bool(kinds) and (of_nodes or "BufferShuffledExamplesIterable" in kinds)
+
+
+def drawn_when_made(loader: Any) -> dict[str, str]:
+    """Return a key for positions in Hugging Face's streams: a digest of the generators that they
+    iterate with copies of. Nothing for other loaders.
+    """
+    parts = [*_streams_in(loader)]
+    generators = [vars(part).get("generator") for part in parts]
+    states = [each.bit_generator.state for each in generators if each is not None]
+    return {"drawn": _digest(states)} if parts else {}
+
+
+def require_same_draw(position: FeedPosition, drawn: dict[str, str]) -> None:
+    """Raise Mismatch if a stream has drawn another order than that of a position."""
+    if "drawn" in position and position["drawn"] != drawn.get("drawn"):
+        raise Mismatch(
+            "the stream in run.batches has another order in each process: "
+            f"give shuffle and interleave_datasets a seed. {other_samples()}"
+        )
+
+
+def _streams_in(loader: Any) -> Iterator[Any]:
+    """Yield the parts of a stream of Hugging Face's datasets, also of one in torchdata's nodes."""
+    home = type(loader).__module__
+    if not home.startswith(("datasets.", "torchdata.nodes.")):
+        return
+    if home.startswith("datasets."):
+        yield loader
+    inside = vars(loader)
+    several = [*inside.get("ex_iterables", ()), *inside.get("source_nodes", {}).values()]
+    for part in [*map(inside.get, _INSIDE), *several]:
+        yield from _streams_in(part)

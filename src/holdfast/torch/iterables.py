@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from ..data.facts import FeedPosition, LoaderFacts
 from ..data.order import derive_key
+from ..data.promise import is_of_datasets
 from ..data.replay import ReplayFeed
 from ..data.stateful import StatefulFeed
 from .loader_clone import clone_loader, draw_seed_of_workers, facts_of, torchdata_class
@@ -20,7 +21,7 @@ _NOTHING = object()
 
 def unproven_dataset(dataset: Any) -> Any:
     """Return the dataset's class, unless that is known to yield the same samples again."""
-    return None if type(dataset).__module__.partition(".")[0] == "datasets" else type(dataset)
+    return None if is_of_datasets(dataset) else type(dataset)
 
 
 class IterableFeed(ReplayFeed):
@@ -30,9 +31,10 @@ class IterableFeed(ReplayFeed):
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
         self._users, self._seed = loader, seed
-        # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
-        self.remembers = not loader.num_workers or loader.persistent_workers
         super().__init__(clone_loader(loader))
+        # workers that end with their epoch have a fresh copy of the dataset, without earlier epochs
+        lives_on = not loader.num_workers or loader.persistent_workers
+        self.remembers = lives_on and not is_of_datasets(loader.dataset)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -74,11 +76,10 @@ class DatasetFeed(StatefulFeed):
         self._seed = seed
         if loader.num_workers:
             kind, steps = torchdata_class("StatefulDataLoader"), loader.snapshot_every_n_steps
-            super().__init__(
-                clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
-            )
+            twin = clone_loader(loader, dataset=watched, kind=kind, snapshot_every_n_steps=steps)
+            super().__init__(twin, stream=dataset)
         else:
-            super().__init__(clone_loader(loader, dataset=watched), watched)
+            super().__init__(clone_loader(loader, dataset=watched), watched, dataset)
 
     def describe(self) -> LoaderFacts:
         return facts_of(self._users)
@@ -89,6 +90,10 @@ class DatasetFeed(StatefulFeed):
                 self._users, self._loader, derive_key("workers", self._seed, self._epoch)
             )
         return super()._begin_pass(first=first)
+
+    def _forget_loaded_state(self) -> None:
+        if not self._users.num_workers:  # else it ends with the workers
+            super()._forget_loaded_state()
 
     def _generator_state(self) -> dict[str, Any]:
         return {}  # it draws only the seed of workers

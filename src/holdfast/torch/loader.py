@@ -22,8 +22,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
 from ..data.facts import Feed, FeedPosition, LoaderFacts, batches_before
 from ..data.order import derive_key
+from ..data.promise import is_of_datasets
 from ..data.seekable import SeekableBatches, Step
-from ..data.stateful import loses_shuffle_buffer
+from ..data.stateful import loses_its_place
 from ..errors import UsageError
 from .iterables import DatasetFeed, IterableFeed, unproven_dataset
 from .loader_clone import (
@@ -44,14 +45,17 @@ def feed_for(loader: Any, seed: int) -> Feed | None:
     if not isinstance(loader, DataLoader):
         return None
     indexed = not isinstance(loader.dataset, IterableDataset)
-    keeps_state = hasattr(loader.dataset, "state_dict") and not loses_shuffle_buffer(loader.dataset)
+    # a stream in workers that live on would begin each pass at the state that was loaded
+    stays = loader.persistent_workers and is_of_datasets(loader.dataset)
+    loses_place = loses_its_place(loader.dataset) or stays
+    keeps_state = hasattr(loader.dataset, "state_dict") and not loses_place
     of_torchdata = _is_torchdatas(loader)
     # its own state is needed where it contains more than an order and a dataset's state
     if of_torchdata:
         ours = (
             not keeps_state
             if indexed
-            else keeps_state and not isinstance(loader.dataset, IterDataPipe)
+            else loses_place or (keeps_state and not isinstance(loader.dataset, IterDataPipe))
         )
     else:
         ours = (_iterates_as(loader, DataLoader) or _is_endless(loader)) and not hasattr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -71,8 +72,8 @@ class _Rows(Source):
             require_unchanged(self._files[number])
             raise DamagedSample(f"{self._files[number].path}: part {part}: {error}") from error
 
-    def _open_file(self, file: DataFile) -> _Table:
-        raise NotImplementedError
+    @abstractmethod
+    def _open_file(self, file: DataFile) -> _Table: ...
 
 
 class Parquet(_Rows):

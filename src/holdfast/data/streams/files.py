@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,13 @@ class Files:
 
     def __init__(self, paths: Paths) -> None:
         self.all = [look(path) for path in find(paths)]
+
+    def shards(self, lengths: Sequence[int]) -> list[SourceShard]:
+        """Return each file as a shard of so many samples."""
+        return [
+            SourceShard(file.name, samples, file.size)
+            for file, samples in zip(self.all, lengths, strict=True)
+        ]
 
     def read(self, number: int, begins: Ids, ends: Ids) -> list[bytes]:
         """Return these parts of a file; those that lie close together are read with one call.
@@ -108,11 +116,7 @@ class FileSource(Source):
     """Samples that are stretches of files; each file is a shard."""
 
     def __init__(self, files: Files, lengths: Sequence[int]) -> None:
-        self._files = files
-        self.shards = [
-            SourceShard(file.name, samples, file.size)
-            for file, samples in zip(files.all, lengths, strict=True)
-        ]
+        self._files, self.shards = files, files.shards(lengths)
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         begins, ends = self._stretches(shard, np.asarray(rows, np.int64))
@@ -124,12 +128,12 @@ class FileSource(Source):
                 raise self._files.damaged(shard, begin, error) from error
         return found
 
+    @abstractmethod
     def _stretches(self, shard: int, rows: Ids) -> tuple[Ids, Ids]:
         """Return where the bytes of each row begin and end."""
-        raise NotImplementedError
 
-    def _parse(self, shard: int, raw: bytes) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _parse(self, shard: int, raw: bytes) -> Any: ...
 
 
 class _Open:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -37,13 +40,13 @@ class Source:
     sizes: Ids | None = None
     leaves_out = False  # whether `read_rows` may return LEFT_OUT
 
+    @abstractmethod
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         """Return the samples at these rows of a shard, in the order of `rows`.
 
         Raises:
             DamagedSample: one of them cannot be read.
         """
-        raise NotImplementedError
 
     def __len__(self) -> int:
         return int(self.lengths.sum())
@@ -86,29 +89,29 @@ class Source:
 
 class _FirstShards(Source):
     def __init__(self, source: Source, number: int) -> None:
-        self.shards = source.shards[:number]
-        self.read_rows = source.read_rows  # type: ignore[method-assign]
+        self._source, self.shards = source, source.shards[:number]
         self.sizes = None if source.sizes is None else source.sizes[: len(self)]
+
+    def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
+        return self._source.read_rows(shard, rows)
 
 
 class Indexed(Source):
     """Any dataset with a length, of which each sample can be had by its number."""
 
-    def __init__(self, dataset: Any, name: str = "", shard: int = INDEXED_SHARD) -> None:
+    def __init__(self, dataset: Any, name: str = "") -> None:
         indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if not indexed or isinstance(dataset, str | bytes | Mapping):
             raise UsageError(
                 f"a {type(dataset).__name__} cannot be a source: samples of a stream are read at "
                 "any place, so it needs len() and [index]"
             )
-        self._dataset, self._each = dataset, shard
-        self._name = name or type(dataset).__name__
-        total = len(dataset)
-        self.shards = _EqualShards(self._name, total, shard)
-        self.lengths = np.minimum(shard, total - np.arange(0, total, shard))
+        self._dataset, total = dataset, _length(dataset)
+        self.shards = _EqualShards(name or type(dataset).__name__, total)
+        self.lengths = np.minimum(INDEXED_SHARD, total - np.arange(0, total, INDEXED_SHARD))
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
-        return self.read([shard * self._each + row for row in rows])
+        return self.read([shard * INDEXED_SHARD + row for row in rows])
 
     def read(self, ids: Sequence[int] | Ids) -> list[Any]:
         places = np.asarray(ids, np.int64).tolist()
@@ -116,18 +119,46 @@ class Indexed(Source):
         return [self._dataset[each] for each in places] if together is None else [*together(places)]
 
 
+def _length(dataset: Any) -> int:
+    """Return the number of samples of all ranks.
+
+    Raises:
+        UsageError: the dataset tells only how many one of several ranks takes.
+
+    Source: streaming 0.13, StreamingDataset.size; litdata 0.2.76, StreamingDataset.__len__.
+    """
+    takes_share = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)
+    size = getattr(dataset, "size", None) if takes_share else len(dataset)
+    if isinstance(size, int):
+        return size
+    if rank_and_world()[1] > 1:
+        raise UsageError(
+            f"len() of a {type(dataset).__name__} is the share of one rank, so that its other "
+            "samples would not come: give a Source that says how many there are"
+        )
+    return len(dataset)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return rank and number of ranks, of torch's process group or of torchrun."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class _EqualShards(Sequence[SourceShard]):
-    def __init__(self, name: str, total: int, each: int) -> None:
-        self._name, self._total, self._each = name, total, each
+    def __init__(self, name: str, total: int) -> None:
+        self._name, self._total = name, total
 
     def __len__(self) -> int:
-        return (self._total + self._each - 1) // self._each
+        return (self._total + INDEXED_SHARD - 1) // INDEXED_SHARD
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
-        first = range(len(self))[number] * self._each
-        return SourceShard(f"{self._name}-{number}", min(self._each, self._total - first))
+        first = range(len(self))[number] * INDEXED_SHARD
+        return SourceShard(f"{self._name}-{number}", min(INDEXED_SHARD, self._total - first))
 
 
 class Chain(Source):

@@ -4,8 +4,6 @@ and ranks.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,7 +20,7 @@ from ..seekable import STREAM_ORDER, GlobalBatch, SeekableBatches, Step
 from .mixture import FIRST, Mix, Mixture, phases_of
 from .orders import Ids, RecentValues, Window, check_shuffle
 from .passes import Ordered, Pack, Packed, Passes
-from .source import LEFT_OUT, DamagedSample, Source
+from .source import LEFT_OUT, DamagedSample, Source, rank_and_world
 from .stacked import stack
 
 
@@ -56,7 +54,9 @@ class Stream(SeekableBatches):
         check_shuffle(shuffle)
         if batch_size is not None and global_batch_size is not None:
             raise UsageError("batch_size is for one rank, global_batch_size for all: give one")
-        self.rank, self.world = _ranks(ranks)
+        self.rank, self.world = ranks or rank_and_world()
+        if not 0 <= self.rank < self.world:
+            raise UsageError(f"rank {self.rank} of {self.world}: ranks count from 0")
         self._batched = batch_size is not None or global_batch_size is not None
         each = (1 if batch_size is None else batch_size) * self.world
         each = each if global_batch_size is None else global_batch_size
@@ -210,17 +210,3 @@ class Stream(SeekableBatches):
             " this epoch began with. "
             + str(Advice("the same shards", "Put new shards behind the old ones"))
         )
-
-
-def _ranks(given: tuple[int, int] | None) -> tuple[int, int]:
-    """Return rank and number of ranks: as given, of torch's process group, or of torchrun."""
-    distributed = sys.modules.get("torch.distributed")
-    if given is not None:
-        rank, world = given
-    elif distributed is not None and distributed.is_available() and distributed.is_initialized():
-        rank, world = distributed.get_rank(), distributed.get_world_size()
-    else:
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if not 0 <= rank < world:
-        raise UsageError(f"rank {rank} of {world}: ranks count from 0")
-    return rank, world

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from ...errors import UsageError
-from .files import DataFile, Files, FileSource, Paths, file_index, progress
+from .files import DataFile, Files, Paths, file_index, progress
 from .orders import Ids
+from .source import Source
 
 _NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]*)", re.DOTALL)
 
@@ -32,7 +33,7 @@ class _Members(NamedTuple):
         return name.decode("utf-8", "surrogateescape")
 
 
-class Tar(FileSource):
+class Tar(Source):
     """Samples as dicts: `__key__`, and the bytes of each file by the rest of its name.
 
     The key is the name up to the first dot behind the last slash. Files without a dot, and those
@@ -41,11 +42,11 @@ class Tar(FileSource):
     """
 
     def __init__(self, paths: Paths) -> None:
-        files = Files(paths)
+        files = self._files = Files(paths)
         self._indexes = [
             _unpacked(file_index("tar", file, partial(_build, file))) for file in files.all
         ]
-        super().__init__(files, [len(index.firsts) - 1 for index in self._indexes])
+        self.shards = files.shards([len(index.firsts) - 1 for index in self._indexes])
 
     def read_rows(self, shard: int, rows: Sequence[int]) -> list[Any]:
         index = self._indexes[shard]
