@@ -404,4 +404,30 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
         ),
         _ACCELERATE_ITER,
     ),
+    "xgboost": (
+        ForeignName("xgboost.training:train", None, frozenset({"7e06d7498797056a", "e71ec24aab080ab3", "9437537e9c4660fc"})),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.before_training",
+            ("self", "model"),
+            frozenset({"cacf9bb5f03127e2"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.before_iteration",
+            ("self", "model", "epoch", "dtrain", "evals"),
+            frozenset({"c1243ee0368f0615"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.after_iteration",
+            ("self", "model", "epoch", "dtrain", "evals"),
+            frozenset({"91911207bf4c0f11"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.after_training",
+            ("self", "model"),
+            frozenset({"0facdeead0838aab"}),
+        ),
+        ForeignName("xgboost.core:Booster.update", ("self", "dtrain", "iteration", "fobj")),
+        ForeignName("xgboost.core:Booster.save_config", ("self",)),
+        ForeignName("xgboost.core:Booster.load_config", ("self", "config")),
+    ),
 }

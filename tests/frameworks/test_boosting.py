@@ -1,0 +1,39 @@
+"""holdfast.xgboost, .lightgbm and .catboost: trainings that are killed between rounds end with the model of those that are not."""
+
+import json
+
+import pytest
+
+from framework_runs import trained
+
+MODULES = {
+    "xgboost": ("numpy", "struck", "xgboost", "sklearn.base", "holdfast.xgboost"),
+}
+KILLS = ("round:11:KILL", "round:4:TERM")
+CASES = {
+    "xgboost": (
+        *("plain", "plain stopped best", "plain argument", "plain rates objective", "plain categories iterator"),
+        *("plain categories background", "exact", "approx", "draws", "draws iterator", "draws continued"),
+        *("draws objective rates", "forest", "dart", "dart stopped", "linear", "classes", "ranks"),
+        *("draws regressor stopped", "draws classifier", "approx_rows", "unbiased"),
+    ),
+}
+AGAIN = {"xgboost approx_rows", "xgboost unbiased"}  # trained again
+
+
+@pytest.fixture
+def python(zygotes, request):
+    return zygotes(*MODULES[request.getfixturevalue("library")])
+
+
+@pytest.mark.parametrize(("library", "case"), [(library, case) for library, cases in CASES.items() for case in cases])
+def test_a_killed_boosting_ends_with_the_same_bytes(library, case, python, tmp_path):
+    """The model's bytes, the evaluations, callbacks, random numbers and the log, after a KILL and a TERM."""
+    script = f"boosting_{library}"
+    whole = trained(python, script, tmp_path / "whole", *case.split())
+    killed = trained(python, script, tmp_path / "killed", *case.split(), strikes=KILLS)
+    assert whole.exits == [0]
+    assert killed.exits == [-9, 75, 0]
+    assert json.loads(whole.result) == json.loads(killed.result)
+    assert ("are trained again" in killed.said) == (f"{library} {case}" in AGAIN)
+    assert "are trained again" not in whole.said
