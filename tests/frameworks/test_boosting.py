@@ -7,10 +7,16 @@ import pytest
 from framework_runs import trained
 
 MODULES = {
+    "lightgbm": ("numpy", "struck", "lightgbm", "sklearn.base", "holdfast.lightgbm"),
     "xgboost": ("numpy", "struck", "xgboost", "sklearn.base", "holdfast.xgboost"),
 }
 KILLS = ("round:11:KILL", "round:4:TERM")
 CASES = {
+    "lightgbm": (
+        *("plain", "plain stopped", "plain rates objective", "plain categories twice", "plain background continued"),
+        *("bagged", "draws", "draws stopped rates", "draws objective", "classes", "binary", "l1", "ranks"),
+        *("bagged regressor", "plain classifier", "dart", "goss", "forest", "linear", "quantized", "plain freed"),
+    ),
     "xgboost": (
         *("plain", "plain stopped best", "plain argument", "plain rates objective", "plain categories iterator"),
         *("plain categories background", "exact", "approx", "draws", "draws iterator", "draws continued"),
@@ -18,7 +24,8 @@ CASES = {
         *("draws regressor stopped", "draws classifier", "approx_rows", "unbiased"),
     ),
 }
-AGAIN = {"xgboost approx_rows", "xgboost unbiased"}  # trained again
+AGAIN = {"xgboost approx_rows", "xgboost unbiased"}  # these are trained again
+AGAIN |= {f"lightgbm {case}" for case in ("dart", "goss", "forest", "linear", "quantized", "plain freed")}
 
 
 @pytest.fixture

@@ -287,6 +287,17 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"7a7b17d883b9860b", "25678444b86162e7"}),
         ),
     ),
+    "lightgbm": (
+        ForeignName(
+            "lightgbm.engine:train",
+            None,  # until 4.5 with the features' names
+            frozenset({"b40dc3972f6d4044", "84e509c4a96fb1be"}),
+        ),
+        ForeignName("lightgbm.basic:Dataset._set_predictor", ("self", "predictor")),
+        ForeignName("lightgbm.basic:Dataset.set_field", ("self", "field_name", "data")),
+        ForeignName("lightgbm.basic:_InnerPredictor.from_booster"),
+        ForeignName("lightgbm.basic:_ConfigAliases.get"),
+    ),
     "lightning": _LIGHTNING,
     "stable_baselines3": (
         # the order of rollout, log and update

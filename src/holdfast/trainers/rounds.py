@@ -29,10 +29,10 @@ class Rounds:
     def __init__(self, capture: Callable[[], dict[str, Any]]) -> None:
         self.stored: Mapping[str, Any] = {}  # of the checkpoint that was restored
         self.done = 0  # number of rounds that the checkpoint has
+        self.walked = 0  # number of rounds that the library's loop has walked here
         self.stopped: Any = None  # with what a callback has ended the training
         self._capture, self._again = capture, ""
         self._begun: Training | None = None
-        self._at = 0  # number of rounds walked here
 
     @property
     def training(self) -> Training:
@@ -47,7 +47,7 @@ class Rounds:
     @property
     def ended(self) -> bool:
         """Whether no round is left to train."""
-        return self._at >= self.done and (
+        return self.walked >= self.done and (
             self.stopped is not None or not self.training.loop.goes_on
         )
 
@@ -91,10 +91,10 @@ class Rounds:
         Raises:
             Mismatch: the rounds that were trained again have made another model.
         """
-        self._at = number + 1
-        if self._at < self.done:
+        self.walked = number + 1
+        if self.walked < self.done:
             return
-        if self._at == self.done:
+        if self.walked == self.done:
             if self._again and self._capture()["model"] != self.stored["model"]:
                 raise Mismatch(
                     f"{self.training.path}: the first {self.done} rounds, trained again, make "
@@ -115,9 +115,9 @@ class Rounds:
             self._begun.end_run(error)
 
     def state_dict(self) -> Mapping[str, Any]:
-        if self._begun is None or self._at < self.done:
+        if self._begun is None or self.walked < self.done:
             return self.stored
-        return {**self._capture(), "rounds": self._at, "stopped": self.stopped}
+        return {**self._capture(), "rounds": self.walked, "stopped": self.stopped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stored = state

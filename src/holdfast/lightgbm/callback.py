@@ -1,0 +1,293 @@
+"""Holdfast: the callback that makes a training of LightGBM save, stop and resume between two
+rounds.
+
+LightGBM adds a stored model's trees to a score one after the other, as it did in training, and
+goes on from there (`init_model`). The generators of its samplers are in no model
+(https://github.com/lightgbm-org/LightGBM/issues/6610), so a training that draws rows or columns
+draws those of each round from seeds of the round.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Unpack
+
+import lightgbm
+import lightgbm.basic
+import lightgbm.callback
+import lightgbm.engine
+
+from ..errors import UsageError
+from ..terminal import say
+from ..trainers.known import NAMES
+from ..trainers.names import require
+from ..trainers.rounds import OtherCallbacks, Rounds, frame_of, tell_changed
+from ..trainers.training import RunOptions, require_one
+
+_DRAWN = ("feature_fraction", "feature_fraction_bynode")
+_BAGGED = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
+_SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed")
+_ORDERS = ("force_col_wise", "force_row_wise")  # in which numbers are added
+_ALIASES = lightgbm.basic._ConfigAliases  # noqa: SLF001  nothing public knows them
+_Result = getattr(lightgbm.basic, "EvalResult", lambda *values: values)  # until 4.6 a tuple
+
+
+class Holdfast:
+    """Saves a training to the run at `path`, stops it in time, and continues it to the same model,
+    byte for byte, when it is started again.
+
+        lightgbm.train(parameters, data, 1000, callbacks=[Holdfast("runs/trees")])
+
+    The estimators take it as `fit(..., callbacks=[...])`. A safe point is behind each round.
+    `state` names further objects of yours that change; the options are those of `Run`.
+
+    Raises:
+        UsageError: LightGBM lacks what this wraps.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        state: Mapping[str, Any] | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        self._untried = require("lightgbm", NAMES["lightgbm"])
+        self._path, self._given, self._options = path, dict(state or {}), options
+        self._rounds = Rounds(self._capture)
+        self._history: list[list[list[Any]]] = []  # the evaluations of each round
+        self._model: Any = None
+        self.order = -(1 << 30)  # before all others
+
+    @property
+    def before_iteration(self) -> bool:
+        """True. train() asks for it when its datasets are known and no booster exists: the time to
+        restore.
+        """
+        train = frame_of(lightgbm.engine.train.__code__)
+        if train is not None and not self._rounds.begun:
+            self._begin(train.f_locals)
+        return True
+
+    def __call__(self, env: Any) -> None:
+        number = env.iteration - env.begin_iteration
+        if self._model is None:
+            self._enter(env)
+        if not self._rounds.skips(number):
+            for each in self._before:
+                each(env)
+
+    # The model
+    # -------------------------------------------------------------------------------------------
+
+    def _begin(self, train: Mapping[str, Any]) -> None:
+        """Enter the run, and let the booster that train() makes begin with the stored trees."""
+        rounds, parameters = self._rounds, train["params"]
+        require_one(train["callbacks_set"], Holdfast)
+        self._datasets = [train["train_set"], *train["reduced_valid_sets"]]
+        self._parameters = {name: repr(parameters[name]) for name in sorted(parameters)}
+        self._total = train["num_boost_round"]
+        rounds.begin(self._path, self._given, self._options, self._total, self._untried)
+        if not any(_value(parameters, each, False) for each in _ORDERS):
+            parameters[_ORDERS[0]] = True  # else a clock decides, at each start
+            if not rounds.done:
+                say(f"{rounds.training.path}: {_ORDERS[0]} is set, as {_ORDERS[1]} is not")
+        self._draws = (
+            any(_value(parameters, each, 1.0) < 1 for each in _DRAWN)
+            or bool(_value(parameters, "extra_trees", False))
+            or self._bags(parameters)
+        )
+        why = self._why_again(parameters)
+        if why:
+            rounds.train_again(why)
+        elif self._draws and not rounds.done:
+            say(f"{rounds.training.path}: each round draws from seeds of its own")
+        self._draws = self._draws and not self._why_never(parameters)
+        if rounds.skips(0):
+            tell_changed(rounds.training.path, rounds.stored["parameters"], self._parameters)
+            self._history = rounds.stored["history"]
+            self._stored = lightgbm.Booster(model_str=rounds.stored["model"].decode())
+            trees = lightgbm.basic._InnerPredictor.from_booster(  # noqa: SLF001
+                booster=self._stored, pred_parameter={**self._stored.params, **parameters}
+            )
+            for each in self._datasets:
+                each._set_predictor(trees)  # noqa: SLF001  as init_model does
+
+    def _enter(self, env: Any) -> None:
+        """Take the place of the booster's methods and of the other callbacks."""
+        rounds, self._model, self._known = self._rounds, env.model, env.params
+        train = frame_of(lightgbm.engine.train.__code__)
+        if train is None or not rounds.begun:
+            raise UsageError("holdfast.lightgbm.Holdfast: give it to train(), or to an estimator")
+        before, after = (train.f_locals[f"callbacks_{when}_iter"] for when in ("before", "after"))
+        self._before, self._after = [each for each in before if each is not self], [*after]
+        before[:], after[:] = [self], [rounds.guarded(self._end_round, None)]
+        others = [*self._before, *self._after]
+        library = [each for each in others if type(each).__module__ == lightgbm.callback.__name__]
+        self._others = OtherCallbacks(each for each in others if each not in library)
+        for name in ("update", "eval_train", "eval_valid"):
+            method = rounds.guarded(getattr(self, f"_{name}"), getattr(env.model, name))
+            rounds.training.replace(env.model, name, method)
+        if rounds.skips(0):
+            for each in self._datasets:
+                each._predictor = None  # noqa: SLF001  the next booster begins without it
+                each.init_score = None
+                each.set_field("init_score", None)
+            self._others.restore(rounds.stored["callbacks"])
+            for number, found in enumerate(self._history):
+                past = replace(
+                    env,
+                    iteration=env.begin_iteration + number,
+                    evaluation_result_list=[_Result(*each) for each in found],
+                )
+                for each in library:
+                    _remind(each, past)
+        rounds.training.loop.settle()
+
+    def _capture(self) -> dict[str, Any]:
+        return {
+            "model": self._model.model_to_string(num_iteration=-1).encode(),
+            "parameters": self._parameters,
+            "history": self._history,
+            "callbacks": self._others.changed(),
+        }
+
+    def _update(self, original: Any, fobj: Any = None) -> Any:
+        if self._is_past:
+            return False
+        if not self._draws:
+            return original(fobj=fobj)
+        if fobj is None:
+            self._seed()
+            return original()
+
+        def seeded(*given: Any) -> Any:  # behind the last thing that draws before the round
+            self._seed()
+            return fobj(*given)
+
+        return original(fobj=seeded)
+
+    def _eval_train(self, original: Any, *given: Any) -> Any:
+        return [] if self._is_past else original(*given)
+
+    def _eval_valid(self, original: Any, *given: Any) -> Any:
+        if self._is_past:
+            return [_Result(*each) for each in self._history[-1]] if self._history else []
+        return original(*given)
+
+    @property
+    def _is_past(self) -> bool:
+        return self._rounds.skips(self._rounds.walked)
+
+    def _end_round(self, _: None, env: Any) -> None:
+        """Call the other callbacks; mark the safe point."""
+        rounds, number, ended = self._rounds, env.iteration - env.begin_iteration, None
+        if rounds.skips(number):
+            rounds.end(number, {})
+            if rounds.walked == rounds.done and rounds.stopped is not None:
+                score = [_Result(*each) for each in rounds.stopped["best_score"]]
+                ended = lightgbm.callback.EarlyStopException(
+                    rounds.stopped["best_iteration"], score
+                )
+        else:
+            try:
+                for each in self._after:
+                    each(env)
+            except lightgbm.callback.EarlyStopException as stop:
+                ended = stop
+            found = [list(each)[:4] for each in env.evaluation_result_list or ()]
+            if number >= rounds.done:
+                self._history.append(found)
+            stopped = ended and {
+                "best_iteration": ended.best_iteration,
+                "best_score": [list(each)[:4] for each in ended.best_score],
+            }
+            metrics = {f"{data}-{metric}": float(value) for data, metric, value, _ in found}
+            rounds.end(number, metrics, stopped)
+        if ended or rounds.walked == self._total:
+            rounds.training.end_run()
+        if ended:
+            raise ended
+
+    # What it draws
+    # -------------------------------------------------------------------------------------------
+
+    def _why_again(self, parameters: Mapping[str, Any]) -> str:
+        """Return why LightGBM cannot continue this training exactly; empty if it can."""
+        if why := self._why_never(parameters):
+            return why
+        if self._rounds.done and any(
+            each._handle is not None and each.data is None  # noqa: SLF001
+            for each in self._datasets
+        ):
+            return "a Dataset has freed its raw data (free_raw_data=False keeps it)"
+        return ""
+
+    def _why_never(self, parameters: Mapping[str, Any]) -> str:
+        kind = _value(parameters, "boosting", "gbdt")
+        if kind in ("dart", "rf", "random_forest", "goss"):
+            return f"a model lacks what {kind} remembers"
+        if _value(parameters, "data_sample_strategy", "bagging") == "goss":
+            return "a model lacks how many rounds goss has waited"
+        for name in ("linear_tree", "use_quantized_grad", "cegb_penalty_split"):
+            if _value(parameters, name, False):
+                return f"LightGBM continues no training with {name} exactly"
+        for name in ("cegb_penalty_feature_lazy", "cegb_penalty_feature_coupled"):
+            if _value(parameters, name, None) is not None:
+                return f"LightGBM continues no training with {name} exactly"
+        if _value(parameters, "objective", "") in ("rank_xendcg", "xendcg", "xe_ndcg"):
+            return "a model lacks the generator of rank_xendcg"
+        if any(each.init_score is not None or each.position is not None for each in self._datasets):
+            return "a Dataset has an init_score or positions"
+        if _value(parameters, "device_type", "cpu") != "cpu":
+            return "it was tried on CPUs alone"
+        return ""
+
+    @staticmethod
+    def _bags(parameters: Mapping[str, Any]) -> bool:
+        return _value(parameters, "bagging_freq", 0) > 0 and any(
+            _value(parameters, each, 1.0) < 1 for each in _BAGGED
+        )
+
+    def _seed(self) -> None:
+        """Let this round draw from its own seeds; the rows from that of the last bagging.
+
+        LightGBM takes another seed for its rows only if bagging_freq has changed, too.
+        """
+        parameters, number = self._known, self._rounds.walked
+        often = _value(parameters, "bagging_freq", 0)
+        places = dict.fromkeys(_SEEDS, number)
+        if self._bags(parameters):
+            places["bagging_seed"] = number // often
+            self._model.reset_parameter({"bagging_freq": often + 1})
+        base = _value(parameters, "seed", 0)
+        seeds = {
+            name: _seed_of(_value(parameters, name, base), name, place)
+            for name, place in places.items()
+        }
+        self._model.reset_parameter({"bagging_freq": often, **seeds})
+
+
+def _value(parameters: Mapping[str, Any], name: str, default: Any) -> Any:
+    """Return the parameter `name` under any of its names."""
+    return next(
+        (parameters[each] for each in [name, *sorted(_ALIASES.get(name))] if each in parameters),
+        default,
+    )
+
+
+def _seed_of(base: Any, name: str, place: int) -> int:
+    made = hashlib.sha256(f"{base} {name} {place}".encode()).digest()
+    return int.from_bytes(made[:4], "little") >> 2
+
+
+def _remind(callback: Any, past: Any) -> None:
+    """Show a past round to one of LightGBM's own callbacks, but for the one that prints."""
+    if type(callback).__name__ != "_LogEvaluationCallback":
+        try:
+            callback(past)
+        except lightgbm.callback.EarlyStopException:
+            pass  # the run knows it
