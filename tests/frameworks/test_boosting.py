@@ -7,11 +7,16 @@ import pytest
 from framework_runs import trained
 
 MODULES = {
+    "catboost": ("numpy", "struck", "catboost", "holdfast.catboost"),
     "lightgbm": ("numpy", "struck", "lightgbm", "sklearn.base", "holdfast.lightgbm"),
     "xgboost": ("numpy", "struck", "xgboost", "sklearn.base", "holdfast.xgboost"),
 }
 KILLS = ("round:11:KILL", "round:4:TERM")
 CASES = {
+    "catboost": (
+        *("plain", "plain stopped", "plain ended", "plain objective", "plain categories", "plain classifier background"),
+        *("draws", "draws categories stopped", "bayesian", "ordered", "lossguide", "langevin"),
+    ),
     "lightgbm": (
         *("plain", "plain stopped", "plain rates objective", "plain categories twice", "plain background continued"),
         *("bagged", "draws", "draws stopped rates", "draws objective", "classes", "binary", "l1", "ranks"),

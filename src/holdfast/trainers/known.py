@@ -287,6 +287,28 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"7a7b17d883b9860b", "25678444b86162e7"}),
         ),
     ),
+    "catboost": (
+        ForeignName(  # 1.2.10, and 1.2.8
+            "catboost.core:CatBoost._prepare_train_params",
+            None,
+            frozenset({"f65346c3b6888184", "9feae15d4f79e031"}),
+        ),
+        ForeignName(
+            "catboost.core:CatBoost._fit",
+            None,
+            frozenset({"a33e18475e24729e", "fa453c98df42e43d"}),
+        ),
+        ForeignName(
+            "catboost.core:_CatBoostBase._train",
+            ("self", "train_pool", "test_pool", "params", "allow_clear_pool", "init_model"),
+            frozenset({"a09165952b54f662"}),
+        ),
+        ForeignName(
+            "catboost.core:_TrainCallbacksWrapper.after_iteration",
+            ("self", "info"),
+            frozenset({"364599d538e47d0a"}),
+        ),
+    ),
     "lightgbm": (
         ForeignName(
             "lightgbm.engine:train",

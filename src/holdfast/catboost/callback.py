@@ -1,0 +1,182 @@
+"""Holdfast: the callback that makes a training of CatBoost save, stop and resume between two
+iterations.
+
+CatBoost continues its own snapshot exactly. It writes one before an iteration if
+`snapshot_interval` seconds have passed. A safe point of the run is where it has just written one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Unpack
+
+import catboost
+import catboost.core
+
+from .. import disk
+from ..errors import UsageError
+from ..trainers.known import NAMES
+from ..trainers.names import require
+from ..trainers.rounds import OtherCallbacks
+from ..trainers.training import (
+    RunOptions,
+    Training,
+    merge_states,
+    replace_attribute,
+    require_one,
+)
+
+_SECONDS = 10  # between two snapshots, without `snapshot_interval`
+
+
+class Holdfast:
+    """Saves a training to the run at `path`, stops it in time, and continues it to the same trees
+    when it is started again.
+
+        model.fit(x, y, callbacks=[Holdfast("runs/trees")])
+
+    A safe point is where CatBoost has written its snapshot: with `fit(snapshot_interval=0)` behind
+    each iteration, else every ten seconds. `state` names further objects of yours that change; the
+    options are those of `Run`.
+
+    Raises:
+        UsageError: CatBoost lacks what this wraps, or the training is on a GPU.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        state: Mapping[str, Any] | None = None,
+        **options: Unpack[RunOptions],
+    ) -> None:
+        self._untried = require("catboost", NAMES["catboost"])
+        self._path, self._given, self._options = path, dict(state or {}), options
+        self._stored: Mapping[str, Any] = {}
+        self._begun: Training | None = None
+        self._error: BaseException | None = None
+        self._ended = False  # whether another callback has ended the training
+        self._metrics: list[dict[str, float]] = []  # of each iteration
+        self._iterations = 0
+        self._around = ExitStack()
+        original = catboost.CatBoost._train  # noqa: SLF001  nothing public is called before it
+
+        def train(model: Any, *given: Any) -> None:
+            callbacks = getattr(given[2].get("callbacks"), "_callbacks", ())
+            if any(each is self for each in callbacks):
+                self._train(original, model, *given)
+            else:
+                original(model, *given)
+
+        replace_attribute(self._around, catboost.CatBoost, "_train", train)
+
+    def after_iteration(self, info: Any) -> bool:
+        """Mark a safe point, and call the other callbacks. False ends the training."""
+        try:
+            self._metrics, self._iterations = _rows(info.metrics), info.iteration + 1
+            if (found := self._look()) != self._seen:  # it has the iterations before this one
+                self._seen = found
+                self._count_up_to(info.iteration)
+            self._ended = not all(each.after_iteration(info) for each in self._others_here)
+        except BaseException as error:  # noqa: BLE001  raised again behind CatBoost's own code
+            self._error = error
+        return self._error is None and not self._ended
+
+    def _train(self, original: Any, model: Any, *given: Any) -> None:
+        """Train, from the stored snapshot on."""
+        pool, tests, parameters, clears, before = given
+        if self._begun is not None:
+            raise UsageError(
+                "this Holdfast was given to a training before: "
+                "each training needs its own, with its own path"
+            )
+        if str(parameters.get("task_type", "CPU")).upper() != "CPU":
+            raise UsageError("holdfast.catboost: CatBoost calls no callbacks on a GPU")
+        callbacks = parameters["callbacks"]
+        require_one(callbacks._callbacks, Holdfast)  # noqa: SLF001
+        self._others_here = [each for each in callbacks._callbacks if each is not self]  # noqa: SLF001
+        callbacks._callbacks = [self]  # noqa: SLF001
+        self._others = OtherCallbacks(self._others_here)
+        self._begun = training = Training(
+            self._path,
+            merge_states({"booster": self}, self._given),
+            self._options,
+            steps=parameters.get("iterations", 1000),
+            untried=self._untried,
+        )
+        try:
+            training.require_more()
+            folder = training.path / "catboost"
+            self._file = (folder / "snapshot").absolute()
+            disk.make_dirs(folder)
+            if self._stored:
+                disk.replace_with(self._file, [self._stored["snapshot"]])
+                self._others.restore(self._stored["callbacks"])
+                self._ended, self._iterations = self._stored["ended"], self._stored["iterations"]
+            elif self._file.exists():
+                disk.remove_file(self._file)
+            self._seen = self._look()
+            ours = {"save_snapshot": True, "snapshot_file": str(self._file)}
+            if parameters.get("allow_writing_files") is False:
+                ours |= {"allow_writing_files": True, "train_dir": str(folder)}
+            if self._ended:
+                ours["iterations"] = self._iterations
+            training.loop.settle()
+            interval = {"snapshot_interval": _SECONDS}
+            original(model, pool, tests, {**interval, **parameters, **ours}, clears, before)
+            if self._error is None:
+                self._count_up_to(self._iterations)
+        except BaseException as error:
+            self._end(self._error or error)
+            raise (self._error or error) from None
+        self._end(self._error)
+        if self._error is not None:
+            raise self._error
+
+    def _end(self, error: BaseException | None) -> None:
+        self._around.close()
+        if self._begun is not None:
+            self._begun.end_run(error)
+
+    def _count_up_to(self, iterations: int) -> None:
+        """Mark the safe points of the iterations that the snapshot has."""
+        if (training := self._begun) is not None:
+            while (step := training.loop.step) < iterations:
+                if len(self._metrics) == self._iterations:  # not with a metric_period
+                    training.run.log(**self._metrics[step])
+                training.loop.step_done()
+
+    def _look(self) -> tuple[int, int] | None:
+        """Return what changes when CatBoost writes its snapshot."""
+        try:
+            found = os.stat(self._file)
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def state_dict(self) -> Mapping[str, Any]:
+        if self._begun is None or self._look() is None:
+            return self._stored
+        return {
+            "snapshot": self._file.read_bytes(),
+            "callbacks": self._others.changed(),
+            "ended": self._ended,
+            "iterations": self._iterations,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._stored = state
+
+
+def _rows(metrics: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, float]]:
+    """Return the metrics of each iteration."""
+    columns = {
+        f"{data}-{name}": values for data, found in metrics.items() for name, values in found.items()
+    }
+    length = max(map(len, columns.values()), default=0)
+    return [
+        {name: values[row] for name, values in columns.items() if row < len(values)}
+        for row in range(length)
+    ]
