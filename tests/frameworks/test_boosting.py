@@ -1,4 +1,4 @@
-"""holdfast.xgboost, .lightgbm and .catboost: trainings that are killed between rounds end with the model of those that are not."""
+"""holdfast.xgboost, .lightgbm, .catboost: trainings that are killed between rounds end as those that are not."""
 
 import json
 
@@ -14,7 +14,14 @@ MODULES = {
 KILLS = ("round:11:KILL", "round:4:TERM")
 CASES = {
     "catboost": (
-        *("plain", "plain stopped", "plain ended", "plain objective", "plain categories", "plain classifier background"),
+        *(
+            "plain",
+            "plain stopped",
+            "plain ended",
+            "plain objective",
+            "plain categories",
+            "plain classifier background",
+        ),
         *("draws", "draws categories stopped", "bayesian", "ordered", "lossguide", "langevin"),
     ),
     "lightgbm": (

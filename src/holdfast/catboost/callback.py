@@ -60,6 +60,7 @@ class Holdfast:
         self._ended = False  # whether another callback has ended the training
         self._metrics: list[dict[str, float]] = []  # of each iteration
         self._iterations = 0
+        self._seen: tuple[int, int] | None = None  # of the snapshot
         self._around = ExitStack()
         original = catboost.CatBoost._train  # noqa: SLF001  nothing public is called before it
 
@@ -80,7 +81,7 @@ class Holdfast:
                 self._seen = found
                 self._count_up_to(info.iteration)
             self._ended = not all(each.after_iteration(info) for each in self._others_here)
-        except BaseException as error:  # noqa: BLE001  raised again behind CatBoost's own code
+        except BaseException as error:
             self._error = error
         return self._error is None and not self._ended
 
@@ -173,7 +174,9 @@ class Holdfast:
 def _rows(metrics: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, float]]:
     """Return the metrics of each iteration."""
     columns = {
-        f"{data}-{name}": values for data, found in metrics.items() for name, values in found.items()
+        f"{data}-{name}": values
+        for data, found in metrics.items()
+        for name, values in found.items()
     }
     length = max(map(len, columns.values()), default=0)
     return [

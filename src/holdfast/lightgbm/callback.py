@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -123,9 +124,10 @@ class Holdfast:
         if train is None or not rounds.begun:
             raise UsageError("holdfast.lightgbm.Holdfast: give it to train(), or to an estimator")
         before, after = (train.f_locals[f"callbacks_{when}_iter"] for when in ("before", "after"))
-        self._before, self._after = [each for each in before if each is not self], [*after]
-        before[:], after[:] = [self], [rounds.guarded(self._end_round, None)]
-        others = [*self._before, *self._after]
+        self._before = [each for each in before if each is not self]
+        others = [*self._before, *after]
+        end = rounds.guarded(self._end_round, _calling([*after]))
+        before[:], after[:] = [self], [end]
         library = [each for each in others if type(each).__module__ == lightgbm.callback.__name__]
         self._others = OtherCallbacks(each for each in others if each not in library)
         for name in ("update", "eval_train", "eval_valid"):
@@ -182,7 +184,7 @@ class Holdfast:
     def _is_past(self) -> bool:
         return self._rounds.skips(self._rounds.walked)
 
-    def _end_round(self, _: None, env: Any) -> None:
+    def _end_round(self, others: Any, env: Any) -> None:
         """Call the other callbacks; mark the safe point."""
         rounds, number, ended = self._rounds, env.iteration - env.begin_iteration, None
         if rounds.skips(number):
@@ -194,8 +196,7 @@ class Holdfast:
                 )
         else:
             try:
-                for each in self._after:
-                    each(env)
+                others(env)
             except lightgbm.callback.EarlyStopException as stop:
                 ended = stop
             found = [list(each)[:4] for each in env.evaluation_result_list or ()]
@@ -284,10 +285,16 @@ def _seed_of(base: Any, name: str, place: int) -> int:
     return int.from_bytes(made[:4], "little") >> 2
 
 
+def _calling(callbacks: Sequence[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def call(env: Any) -> None:
+        for each in callbacks:
+            each(env)
+
+    return call
+
+
 def _remind(callback: Any, past: Any) -> None:
     """Show a past round to one of LightGBM's own callbacks, but for the one that prints."""
     if type(callback).__name__ != "_LogEvaluationCallback":
-        try:
+        with suppress(lightgbm.callback.EarlyStopException):  # the run knows it
             callback(past)
-        except lightgbm.callback.EarlyStopException:
-            pass  # the run knows it

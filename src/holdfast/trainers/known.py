@@ -438,7 +438,11 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
         _ACCELERATE_ITER,
     ),
     "xgboost": (
-        ForeignName("xgboost.training:train", None, frozenset({"7e06d7498797056a", "e71ec24aab080ab3", "9437537e9c4660fc"})),
+        ForeignName(
+            "xgboost.training:train",
+            None,
+            frozenset({"7e06d7498797056a", "e71ec24aab080ab3", "9437537e9c4660fc"}),
+        ),
         ForeignName(
             "xgboost.callback:CallbackContainer.before_training",
             ("self", "model"),

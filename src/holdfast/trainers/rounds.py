@@ -1,4 +1,4 @@
-"""Rounds: the rounds of a booster as the steps of a run. The adapters of boosting libraries use it."""
+"""The rounds of a booster as the steps of a run. The adapters of boosting libraries use it."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from catboost import CatBoostClassifier, CatBoostRegressor, Pool
@@ -16,7 +17,7 @@ from catboost import CatBoostClassifier, CatBoostRegressor, Pool
 from holdfast import Every, journal
 from struck import event
 
-PARAMETERS = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "draws": {"bootstrap_type": "Bernoulli", "subsample": 0.5, "rsm": 0.5},
     "bayesian": {"bootstrap_type": "Bayesian", "random_strength": 2},
@@ -63,7 +64,7 @@ def main(kind, *words):
 
     data, test = made(600, 0, words), made(200, 1, words)
     struck, total = Struck(16 if "ended" in words else -1), int(os.environ.get("TOTAL", "24"))
-    parameters = {"thread_count": 1, "depth": 4, "verbose": False, "random_seed": 3, **PARAMETERS[kind]}
+    parameters: dict[str, Any] = {"thread_count": 1, "depth": 4, "verbose": False, "random_seed": 3, **PARAMETERS[kind]}
     if "objective" in words:
         parameters |= {"loss_function": LogCosh(), "eval_metric": "RMSE", "leaf_estimation_iterations": 1}
         parameters |= {"leaf_estimation_method": "Newton", "boost_from_average": False}

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import lightgbm
 import numpy as np
@@ -15,12 +16,15 @@ import numpy as np
 from holdfast import Every, journal
 from struck import event
 
-PARAMETERS = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "bagged": {"bagging_fraction": 0.6, "bagging_freq": 4},
     "draws": {
-        **{"bagging_fraction": 0.4, "bagging_freq": 1, "feature_fraction": 0.6},
-        **{"feature_fraction_bynode": 0.6, "extra_trees": True},
+        "bagging_fraction": 0.4,
+        "bagging_freq": 1,
+        "feature_fraction": 0.6,
+        "feature_fraction_bynode": 0.6,
+        "extra_trees": True,
     },
     "classes": {"objective": "multiclass", "num_class": 3, "feature_fraction": 0.5},
     "binary": {"objective": "binary", "pos_bagging_fraction": 0.5, "neg_bagging_fraction": 0.8, "bagging_freq": 2},
@@ -69,9 +73,9 @@ def main(kind, *words):
 
     np.random.seed(0)
     total = int(os.environ.get("TOTAL", "24"))
-    parameters = {"num_threads": 1, "num_leaves": 8, "verbosity": -1, **PARAMETERS[kind]}
+    parameters: dict[str, Any] = {"num_threads": 1, "num_leaves": 8, "verbosity": -1, **PARAMETERS[kind]}
     (x, y), (x_test, y_test) = made(600, 0, kind, words), made(200, 1, kind, words)
-    struck, told, evaluations = Struck(), {}, {}
+    struck, told, evaluations = Struck(), dict[str, Any](), dict[str, Any]()
     callbacks = [struck, Holdfast("run", every=Every(steps=3), background="background" in words)]
     if "stopped" in words:
         callbacks.append(lightgbm.early_stopping(3, verbose=False))
@@ -87,7 +91,9 @@ def main(kind, *words):
     else:
         keeps = {"free_raw_data": "freed" in words, "params": {"max_bin": 63}}
         categories = [3] if "categories" in words else "auto"
-        data = lightgbm.Dataset(x, y, categorical_feature=categories, group=[20] * 30 if kind == "ranks" else None, **keeps)
+        data = lightgbm.Dataset(
+            x, y, categorical_feature=categories, group=[20] * 30 if kind == "ranks" else None, **keeps
+        )
         if "freed" in words:
             data.construct()
         group = [20] * 10 if kind == "ranks" else None
@@ -99,7 +105,12 @@ def main(kind, *words):
         if "objective" in words:
             parameters |= {"objective": log_cosh, "metric": "l2"}
         model = lightgbm.train(
-            parameters, data, total, valid_sets=[data, test], valid_names=["train", "test"], callbacks=callbacks,
+            parameters,
+            data,
+            total,
+            valid_sets=[data, test],
+            valid_names=["train", "test"],
+            callbacks=callbacks,
             init_model=before,
         )
         second = lightgbm.train({"num_threads": 1, "verbosity": -1}, data, 3) if "twice" in words else model

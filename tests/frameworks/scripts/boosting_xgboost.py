@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xgboost
@@ -15,7 +16,7 @@ import xgboost
 from holdfast import Every, journal
 from struck import event
 
-PARAMETERS = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "exact": {"tree_method": "exact", "subsample": 0.6, "colsample_bytree": 0.5},
     "approx": {"tree_method": "approx", "colsample_bynode": 0.5},
@@ -83,10 +84,10 @@ def main(kind, *words):
 
     np.random.seed(0)
     total = int(os.environ.get("TOTAL", "24"))
-    parameters = {"nthread": 1, "max_depth": 4, **PARAMETERS[kind.replace("_", " ")]}
+    parameters: dict[str, Any] = {"nthread": 1, "max_depth": 4, **PARAMETERS[kind.replace("_", " ")]}
     (x, y), (x_test, y_test) = made(600, 0, kind, words), made(200, 1, kind, words)
     holdfast = Holdfast("run", every=Every(steps=3), background="background" in words)
-    struck, told = Struck(), {}
+    struck, told = Struck(), dict[str, Any]()
     callbacks = [struck, holdfast]
     if "stopped" in words:
         callbacks.insert(0, xgboost.callback.EarlyStopping(rounds=2, save_best="best" in words))
