@@ -1,10 +1,17 @@
 """holdfast.xgboost, .lightgbm, .catboost: trainings that are killed between rounds end as those that are not."""
 
 import json
+from importlib import import_module
 
+import catboost
+import lightgbm
+import numpy as np
 import pytest
+import xgboost
 
 from framework_runs import trained
+from holdfast import Every, Store
+from holdfast.errors import Mismatch, UsageError
 
 MODULES = {
     "catboost": ("numpy", "struck", "catboost", "holdfast.catboost"),
@@ -54,5 +61,141 @@ def test_a_killed_boosting_ends_with_the_same_bytes(library, case, python, tmp_p
     assert whole.exits == [0]
     assert killed.exits == [-9, 75, 0]
     assert json.loads(whole.result) == json.loads(killed.result)
+    assert [step for step, _ in json.loads(whole.result)["log"]][:2] == [1, 2]
     assert ("are trained again" in killed.said) == (f"{library} {case}" in AGAIN)
     assert "are trained again" not in whole.said
+
+
+def data(rows=300):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 6))
+    return x, x[:, 0] * 2 + np.sin(x[:, 1] * 3) + rng.normal(size=rows)
+
+
+def train_xgboost(callbacks, rounds=8, x_y=None, **parameters):
+    x, y = x_y or data()
+    parameters = {"nthread": 1, "subsample": 0.5, **parameters}
+    return bytes(
+        xgboost.train(parameters, xgboost.DMatrix(x, y), rounds, callbacks=callbacks, verbose_eval=False).save_raw()
+    )
+
+
+def train_lightgbm(callbacks, rounds=8, x_y=None, **parameters):
+    x, y = x_y or data()
+    parameters = {"num_threads": 1, "verbosity": -1, "bagging_fraction": 0.5, "bagging_freq": 1, **parameters}
+    return lightgbm.train(parameters, lightgbm.Dataset(x, y), rounds, callbacks=callbacks).model_to_string()
+
+
+def train_catboost(callbacks, rounds=8, x_y=None, **parameters):
+    parameters = {"thread_count": 1, "learning_rate": 0.1, "verbose": False, "allow_writing_files": False, **parameters}
+    model = catboost.CatBoostRegressor(iterations=rounds, **parameters)
+    return model.fit(*(x_y or data()), callbacks=callbacks, snapshot_interval=0).predict(data()[0]).tobytes()
+
+
+class Failing(xgboost.callback.TrainingCallback):
+    """Fails in the sixth round, as a callback of each of the libraries."""
+
+    order = 7
+
+    def after_iteration(self, *given):
+        round_ = given[0].iteration if len(given) == 1 else given[1] + 1
+        assert round_ != 6, "cut"
+        return len(given) == 1
+
+    def __call__(self, env):
+        assert env.iteration != 5, "cut"
+
+
+TRAIN = {"xgboost": train_xgboost, "lightgbm": train_lightgbm, "catboost": train_catboost}
+HOLDFAST = {each: import_module(f"holdfast.{each}").Holdfast for each in TRAIN}
+LIBRARIES = pytest.mark.parametrize("library", TRAIN)
+
+
+@pytest.fixture
+def anew(monkeypatch):
+    """Lets a run be started again in this process, as in a process of its own."""
+    return lambda: monkeypatch.setattr("holdfast.trainers.training._finished", set())
+
+
+@LIBRARIES
+def test_a_finished_boosting_is_finished_and_goes_on_with_a_larger_total(library, anew, tmp_path):
+    """The model is that of a training that had the total from the start; a second start makes no round."""
+    train, holdfast = TRAIN[library], HOLDFAST[library]
+    whole = train([holdfast(tmp_path / "whole")], 12)
+    first = train([holdfast(tmp_path / "run")], 8)
+    anew()
+    assert train([holdfast(tmp_path / "run")], 8) == first != whole
+    anew()
+    assert train([holdfast(tmp_path / "run")], 12) == whole
+
+
+@LIBRARIES
+def test_an_error_leaves_the_run_and_a_new_start_continues(library, tmp_path):
+    """The journal has the error; the next start ends with the whole training's model."""
+    train, holdfast = TRAIN[library], HOLDFAST[library]
+    whole = train([holdfast(tmp_path / "whole")])
+    with pytest.raises(AssertionError, match="cut"):
+        train([Failing(), holdfast(tmp_path / "run", every=Every(steps=2), background=False)])
+    assert Store(tmp_path / "run").latest().step == 4
+    assert train([holdfast(tmp_path / "run")]) == whole
+
+
+@LIBRARIES
+def test_what_is_given_twice_is_refused(library, tmp_path):
+    """A callback for two trainings, and two for one."""
+    train, holdfast = TRAIN[library], HOLDFAST[library]
+    once = holdfast(tmp_path / "a")
+    train([once])
+    with pytest.raises(UsageError, match=r"before|another training"):
+        train([once])
+    with pytest.raises(UsageError, match="remove the others"):
+        train([holdfast(tmp_path / "b"), holdfast(tmp_path / "c")])
+
+
+@LIBRARIES
+def test_changed_parameters_are_told_and_have_no_effect_or_are_refused(library, anew, capsys, tmp_path):
+    """XGBoost and LightGBM: a line names the parameter. CatBoost refuses its snapshot itself."""
+    train, holdfast = TRAIN[library], HOLDFAST[library]
+    train([holdfast(tmp_path)], 4)
+    anew()
+    if library == "catboost":
+        with pytest.raises(catboost.CatBoostError, match="params"):
+            train([holdfast(tmp_path)], 8, l2_leaf_reg=9)
+        return
+    name = {"xgboost": "lambda", "lightgbm": "lambda_l2"}[library]
+    train([holdfast(tmp_path)], 8, **{name: 9.0})
+    assert f"{name} is 9" in capsys.readouterr().err
+
+
+def test_rounds_that_are_trained_again_must_make_the_stored_model(anew, tmp_path):
+    """dart in LightGBM, on other data than before: refused, and not continued."""
+    x, y = data()
+    holdfast = HOLDFAST["lightgbm"]
+    train_lightgbm([holdfast(tmp_path)], 4, boosting="dart")
+    anew()
+    with pytest.raises(Mismatch, match="another model than the checkpoint has"):
+        train_lightgbm([holdfast(tmp_path)], 8, (x, -y), boosting="dart")
+
+
+@pytest.mark.filterwarnings("ignore:Failed to import numba")
+def test_an_objective_of_catboost_that_draws_is_refused(tmp_path):
+    """Its numbers are drawn before the safe point of the iteration before."""
+
+    class Noisy:
+        def calc_ders_range(self, approxes, targets, weights):
+            return [(t - a + np.random.normal(), -1.0) for a, t in zip(approxes, targets, strict=True)]
+
+    noisy = {"loss_function": Noisy(), "eval_metric": "RMSE", "leaf_estimation_iterations": 1}
+    with pytest.raises(UsageError, match="draws random numbers"):
+        train_catboost([HOLDFAST["catboost"](tmp_path)], **noisy, boost_from_average=False)
+
+
+def test_cross_validation_is_refused(tmp_path):
+    """Its models are several, and one run has the rounds of one."""
+    x, y = data()
+    with pytest.raises(UsageError, match="give it to train"):
+        xgboost.cv({}, xgboost.DMatrix(x, y), 2, callbacks=[HOLDFAST["xgboost"](tmp_path)])
+    with pytest.raises(UsageError, match="give it to train"):
+        lightgbm.cv(
+            {"verbosity": -1}, lightgbm.Dataset(x, y), 2, stratified=False, callbacks=[HOLDFAST["lightgbm"](tmp_path)]
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any, Unpack
 
 import catboost
@@ -17,18 +16,20 @@ import catboost.core
 
 from .. import disk
 from ..errors import UsageError
+from ..state import rng
+from ..stateful.tracked import digest_state
 from ..trainers.known import NAMES
 from ..trainers.names import require
-from ..trainers.rounds import OtherCallbacks
+from ..trainers.rounds import ONCE, OtherCallbacks
 from ..trainers.training import (
     RunOptions,
     Training,
     merge_states,
-    replace_attribute,
     require_one,
 )
 
 _SECONDS = 10  # between two snapshots, without `snapshot_interval`
+_SNAPSHOT = "snapshot"  # among the durations, which no drill compares: it has times in it
 
 
 class Holdfast:
@@ -54,45 +55,37 @@ class Holdfast:
     ) -> None:
         self._untried = require("catboost", NAMES["catboost"])
         self._path, self._given, self._options = path, dict(state or {}), options
-        self._stored: Mapping[str, Any] = {}
         self._begun: Training | None = None
         self._error: BaseException | None = None
+        self._random: Mapping[str, str] = {}  # of the global generators, behind the last iteration
         self._ended = False  # whether another callback has ended the training
         self._metrics: list[dict[str, float]] = []  # of each iteration
         self._iterations = 0
         self._seen: tuple[int, int] | None = None  # of the snapshot
-        self._around = ExitStack()
-        original = catboost.CatBoost._train  # noqa: SLF001  nothing public is called before it
-
-        def train(model: Any, *given: Any) -> None:
-            callbacks = getattr(given[2].get("callbacks"), "_callbacks", ())
-            if any(each is self for each in callbacks):
-                self._train(original, model, *given)
-            else:
-                original(model, *given)
-
-        replace_attribute(self._around, catboost.CatBoost, "_train", train)
 
     def after_iteration(self, info: Any) -> bool:
         """Mark a safe point, and call the other callbacks. False ends the training."""
         try:
-            self._metrics, self._iterations = _rows(info.metrics), info.iteration + 1
+            self._metrics, self._iterations = _rows(info.metrics), info.iteration
+            if self._random and digest_state(rng.capture()).of != self._random:
+                raise UsageError(
+                    "holdfast.catboost: an objective or a metric draws random numbers, "
+                    "which a resume would draw otherwise: let it use a generator of the iteration"
+                )
             if (found := self._look()) != self._seen:  # it has the iterations before this one
                 self._seen = found
-                self._count_up_to(info.iteration)
+                self._count_up_to(info.iteration - 1)
             self._ended = not all(each.after_iteration(info) for each in self._others_here)
+            self._random = digest_state(rng.capture()).of
         except BaseException as error:
             self._error = error
         return self._error is None and not self._ended
 
-    def _train(self, original: Any, model: Any, *given: Any) -> None:
+    def train(self, model: Any, *given: Any) -> None:
         """Train, from the stored snapshot on."""
         pool, tests, parameters, clears, before = given
         if self._begun is not None:
-            raise UsageError(
-                "this Holdfast was given to a training before: "
-                "each training needs its own, with its own path"
-            )
+            raise UsageError(ONCE)
         if str(parameters.get("task_type", "CPU")).upper() != "CPU":
             raise UsageError("holdfast.catboost: CatBoost calls no callbacks on a GPU")
         callbacks = parameters["callbacks"]
@@ -112,10 +105,10 @@ class Holdfast:
             folder = training.path / "catboost"
             self._file = (folder / "snapshot").absolute()
             disk.make_dirs(folder)
-            if self._stored:
-                disk.replace_with(self._file, [self._stored["snapshot"]])
-                self._others.restore(self._stored["callbacks"])
-                self._ended, self._iterations = self._stored["ended"], self._stored["iterations"]
+            if found := training.loop.durations.get(_SNAPSHOT):
+                disk.replace_with(self._file, [found["file"]])
+                self._others.restore(found["callbacks"])
+                self._iterations, self._metrics = found["iterations"], found["metrics"]
             elif self._file.exists():
                 disk.remove_file(self._file)
             self._seen = self._look()
@@ -126,7 +119,7 @@ class Holdfast:
                 ours["iterations"] = self._iterations
             training.loop.settle()
             interval = {"snapshot_interval": _SECONDS}
-            original(model, pool, tests, {**interval, **parameters, **ours}, clears, before)
+            _original(model, pool, tests, {**interval, **parameters, **ours}, clears, before)
             if self._error is None:
                 self._count_up_to(self._iterations)
         except BaseException as error:
@@ -137,13 +130,18 @@ class Holdfast:
             raise self._error
 
     def _end(self, error: BaseException | None) -> None:
-        self._around.close()
         if self._begun is not None:
             self._begun.end_run(error)
 
     def _count_up_to(self, iterations: int) -> None:
         """Mark the safe points of the iterations that the snapshot has."""
         if (training := self._begun) is not None:
+            training.loop.durations[_SNAPSHOT] = {
+                "file": self._file.read_bytes(),
+                "callbacks": self._others.changed(),
+                "iterations": self._iterations,
+                "metrics": self._metrics,
+            }
             while (step := training.loop.step) < iterations:
                 if len(self._metrics) == self._iterations:  # not with a metric_period
                     training.run.log(**self._metrics[step])
@@ -158,17 +156,11 @@ class Holdfast:
         return found.st_mtime_ns, found.st_ino
 
     def state_dict(self) -> Mapping[str, Any]:
-        if self._begun is None or self._look() is None:
-            return self._stored
-        return {
-            "snapshot": self._file.read_bytes(),
-            "callbacks": self._others.changed(),
-            "ended": self._ended,
-            "iterations": self._iterations,
-        }
+        step = self._begun.loop.step if self._begun else 0
+        return {"metrics": self._metrics[:step], "ended": self._ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._stored = state
+        self._ended = state["ended"]
 
 
 def _rows(metrics: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, float]]:
@@ -183,3 +175,18 @@ def _rows(metrics: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, fl
         {name: values[row] for name, values in columns.items() if row < len(values)}
         for row in range(length)
     ]
+
+
+_original = catboost.CatBoost._train  # noqa: SLF001  nothing public is called before it
+
+
+def _train(model: Any, *given: Any) -> None:
+    callbacks = getattr(given[2].get("callbacks"), "_callbacks", ())
+    ours = next((each for each in callbacks if isinstance(each, Holdfast)), None)
+    if ours is None:
+        _original(model, *given)
+    else:
+        ours.train(model, *given)
+
+
+catboost.CatBoost._train = _train  # noqa: SLF001

@@ -69,17 +69,14 @@ class Holdfast:
         restore.
         """
         train = frame_of(lightgbm.engine.train.__code__)
-        if train is not None and not self._rounds.begun:
+        if train is not None:
+            self._rounds.require_new()
             self._begin(train.f_locals)
         return True
 
     def __call__(self, env: Any) -> None:
-        number = env.iteration - env.begin_iteration
-        if self._model is None:
-            self._enter(env)
-        if not self._rounds.skips(number):
-            for each in self._before:
-                each(env)
+        """Begin the first round. Other methods take this one's place then."""
+        self._enter(env)(env)
 
     # The model
     # -------------------------------------------------------------------------------------------
@@ -117,17 +114,17 @@ class Holdfast:
             for each in self._datasets:
                 each._set_predictor(trees)  # noqa: SLF001  as init_model does
 
-    def _enter(self, env: Any) -> None:
-        """Take the place of the booster's methods and of the other callbacks."""
+    def _enter(self, env: Any) -> Callable[[Any], None]:
+        """Replace the booster's methods and the callbacks; return what begins a round."""
         rounds, self._model, self._known = self._rounds, env.model, env.params
         train = frame_of(lightgbm.engine.train.__code__)
         if train is None or not rounds.begun:
             raise UsageError("holdfast.lightgbm.Holdfast: give it to train(), or to an estimator")
         before, after = (train.f_locals[f"callbacks_{when}_iter"] for when in ("before", "after"))
-        self._before = [each for each in before if each is not self]
-        others = [*self._before, *after]
-        end = rounds.guarded(self._end_round, _calling([*after]))
-        before[:], after[:] = [self], [end]
+        first = [each for each in before if each is not self]
+        others = [*first, *after]
+        begin = rounds.guarded(self._begin_round, _calling(first))
+        before[:], after[:] = [begin], [rounds.guarded(self._end_round, _calling([*after]))]
         library = [each for each in others if type(each).__module__ == lightgbm.callback.__name__]
         self._others = OtherCallbacks(each for each in others if each not in library)
         for name in ("update", "eval_train", "eval_valid"):
@@ -148,6 +145,7 @@ class Holdfast:
                 for each in library:
                     _remind(each, past)
         rounds.training.loop.settle()
+        return begin  # type: ignore[no-any-return]
 
     def _capture(self) -> dict[str, Any]:
         return {
@@ -159,6 +157,8 @@ class Holdfast:
 
     def _update(self, original: Any, fobj: Any = None) -> Any:
         if self._is_past:
+            if self._draws and self._rounds.walked + 1 == self._rounds.done:
+                self._seed()  # the model's text names the last seeds
             return False
         if not self._draws:
             return original(fobj=fobj)
@@ -183,6 +183,10 @@ class Holdfast:
     @property
     def _is_past(self) -> bool:
         return self._rounds.skips(self._rounds.walked)
+
+    def _begin_round(self, others: Any, env: Any) -> None:
+        if not self._is_past:
+            others(env)
 
     def _end_round(self, others: Any, env: Any) -> None:
         """Call the other callbacks; mark the safe point."""

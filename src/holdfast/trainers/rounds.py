@@ -14,6 +14,8 @@ from ..terminal import say, warn
 from .attributes import PlainAttributes
 from .training import RunOptions, Training, end_run_on_error, merge_states
 
+ONCE = "this Holdfast was given to a training before: each needs its own, with its own path"
+
 
 class Rounds:
     """The rounds of one training, each a step of its run.
@@ -44,6 +46,15 @@ class Rounds:
     def begun(self) -> bool:
         return self._begun is not None
 
+    def require_new(self) -> None:
+        """Require that no training has begun with this.
+
+        Raises:
+            UsageError: one has.
+        """
+        if self._begun is not None:
+            raise UsageError(ONCE)
+
     @property
     def ended(self) -> bool:
         """Whether no round is left to train."""
@@ -60,11 +71,6 @@ class Rounds:
         untried: UnprovenCode | None,
     ) -> None:
         """Enter the run, which restores `stored`."""
-        if self._begun is not None:
-            raise UsageError(
-                "this Holdfast was given to a training before: "
-                "each training needs its own, with its own path"
-            )
         own = {"booster": self}
         self._begun = Training(
             path, merge_states(own, state), options, steps=total, untried=untried
@@ -159,10 +165,7 @@ def frame_of(code: CodeType) -> FrameType | None:
 
 def tell_changed(path: object, stored: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Warn of parameters that the script has changed since the run began: they have no effect."""
-    if changed := sorted(name for name in stored if here.get(name) != stored[name]):
-        name = changed[0]
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        warn(
-            f"{path}: {name} is {here.get(name)} here and {stored[name]} in the checkpoint, "
-            f"which counts{more}"
-        )
+    names = sorted(stored.keys() | here.keys())
+    for name in names:
+        if (was := stored.get(name)) != (now := here.get(name)):
+            warn(f"{path}: {name} is {now} here, and {was} in the checkpoint, which counts")

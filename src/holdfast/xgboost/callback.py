@@ -55,6 +55,7 @@ class Holdfast(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         self._draws = False  # whether each round draws from a seed of its own
 
     def before_training(self, model: Any) -> Any:
+        self._rounds.require_new()
         train = frame_of(_code(xgboost.train))
         around = frame_of(_code(xgboost.callback.CallbackContainer.before_training))
         if train is None or around is None:
