@@ -1,7 +1,11 @@
 """holdfast.xgboost, .lightgbm, .catboost: trainings that are killed between rounds end as those that are not."""
 
 import json
+import re
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import catboost
 import lightgbm
@@ -19,6 +23,16 @@ MODULES = {
     "xgboost": ("numpy", "struck", "xgboost", "sklearn.base", "holdfast.xgboost"),
 }
 KILLS = ("round:11:KILL", "round:4:TERM")
+PAGE = Path(__file__).parents[2] / "docs/boosting.md"
+STOPPING = """
+import os, signal, xgboost
+class Stopping(xgboost.callback.TrainingCallback):
+    def after_iteration(self, model, epoch, evals_log):
+        if epoch == 30 and not os.path.exists("stopped"):
+            open("stopped", "w").close()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False
+"""
 CASES = {
     "catboost": (
         *(
@@ -199,3 +213,81 @@ def test_cross_validation_is_refused(tmp_path):
         lightgbm.cv(
             {"verbosity": -1}, lightgbm.Dataset(x, y), 2, stratified=False, callbacks=[HOLDFAST["lightgbm"](tmp_path)]
         )
+
+
+def model_xgboost(rounds, before=None, **parameters):
+    """Ended and continued by `xgb_model`, as in https://github.com/dmlc/xgboost/issues/10324."""
+    matrix = xgboost.DMatrix(*data(1000))
+    return bytes(xgboost.train({"nthread": 1, **parameters}, matrix, rounds, xgb_model=before).save_raw())
+
+
+def model_lightgbm(rounds, before=None, **parameters):
+    """Ended and continued by `init_model`, as in https://github.com/lightgbm-org/LightGBM/issues/6610."""
+    parameters = {"num_threads": 1, "verbosity": -1, "force_col_wise": True, **parameters}
+    before = before and lightgbm.Booster(model_str=before)
+    return lightgbm.train(parameters, lightgbm.Dataset(*data(1000)), rounds, init_model=before).model_to_string()
+
+
+OWN = {  # of the table in docs/boosting.md: whether the library itself continues exactly
+    "xgboost": {
+        "{}": True,
+        '{"subsample": 0.5}': False,
+        '{"subsample": 0.5, "seed_per_iteration": true}': False,
+        '{"colsample_bytree": 0.5}': False,
+        '{"booster": "dart", "rate_drop": 0.2}': False,
+        '{"tree_method": "approx", "subsample": 0.5}': False,
+    },
+    "lightgbm": {
+        "{}": True,
+        '{"bagging_fraction": 0.5, "bagging_freq": 1}': False,
+        '{"feature_fraction": 0.5}': False,
+        '{"extra_trees": true}': False,
+        '{"boosting": "dart"}': False,
+        '{"data_sample_strategy": "goss"}': False,
+        '{"linear_tree": true}': False,
+        '{"use_quantized_grad": true}': False,
+    },
+}
+
+
+@pytest.mark.parametrize(("library", "given"), [(library, given) for library in OWN for given in OWN[library]])
+def test_the_library_itself_loses_this_and_ours_nothing(library, given, tmp_path):
+    """Ended after 9 of 24 rounds and continued; ours ends by an error in the sixth round."""
+    parameters, model = json.loads(given), {"xgboost": model_xgboost, "lightgbm": model_lightgbm}[library]
+    first = model(9, **parameters)
+    own = model(15, bytearray(first) if library == "xgboost" else first, **parameters)
+    whole = model(24, **parameters)
+    if library == "lightgbm":  # the rest names the parameters
+        own, whole = (each.split("\nparameters:")[0] for each in (own, whole))
+    assert (own == whole) == OWN[library][given]
+    train, holdfast = TRAIN[library], HOLDFAST[library]
+    plain = {"bagging_freq": 0} if library == "lightgbm" and "bagging_freq" not in parameters else {}
+    parameters = {**plain, **parameters}
+    whole = train([holdfast(tmp_path / "whole")], 24, **parameters)
+    with pytest.raises(AssertionError, match="cut"):
+        train([Failing(), holdfast(tmp_path / "run", every=Every(steps=2), background=False)], 24, **parameters)
+    assert train([holdfast(tmp_path / "run")], 24, **parameters) == whole
+
+
+def test_a_snapshot_without_a_seed_is_continued(tmp_path):
+    """https://github.com/catboost/catboost/issues/308: the trees are those of a training without an end."""
+    whole = train_catboost([])
+    with pytest.raises(AssertionError, match="cut"):
+        train_catboost([Failing(), HOLDFAST["catboost"](tmp_path, every=Every(steps=2), background=False)])
+    assert train_catboost([HOLDFAST["catboost"](tmp_path)]) == whole
+
+
+def test_the_program_of_the_page_is_killed_and_goes_on(tmp_path):
+    """docs/boosting.md: stopped by SIGTERM in the middle, its model file is that of a run without a stop."""
+    [program] = re.findall(r"^```python program\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    stopping = "    callbacks=[Stopping(), Holdfast"
+    stopped = STOPPING + program.replace("    callbacks=[Holdfast", stopping)
+    assert stopping in stopped
+    for place, script, exits in (("whole", program, [0]), ("stopped", stopped, [75, 0])):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "train.py").write_text(script)
+        for expected in exits:
+            done = subprocess.run([sys.executable, "train.py"], check=False, cwd=tmp_path / place, timeout=200)
+            assert done.returncode == expected
+    files = [(tmp_path / place / "model.ubj").read_bytes() for place in ("whole", "stopped")]
+    assert files[0] == files[1]

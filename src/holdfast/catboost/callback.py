@@ -109,7 +109,7 @@ class Holdfast:
                 disk.replace_with(self._file, [found["file"]])
                 self._others.restore(found["callbacks"])
                 self._iterations, self._metrics = found["iterations"], found["metrics"]
-            elif self._file.exists():
+            elif self._look():
                 disk.remove_file(self._file)
             self._seen = self._look()
             ours = {"save_snapshot": True, "snapshot_file": str(self._file)}

@@ -63,6 +63,8 @@ class Holdfast(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         if collective.is_distributed():
             raise UsageError("holdfast.xgboost: a training of several processes is not supported")
         self._given_here, self._container = train.f_locals, around.f_locals["self"]
+        # until 2.1 it has them as a set, in no order
+        self._container.callbacks = list(dict.fromkeys(self._given_here["callbacks"]))
         require_one(self._container.callbacks, Holdfast)
         for name, instead in (
             ("before_iteration", self._before),
