@@ -22,14 +22,25 @@ import lightgbm.callback
 import lightgbm.engine
 
 from ..errors import UsageError
-from ..terminal import say
-from ..trainers.known import NAMES
-from ..trainers.names import require
-from ..trainers.rounds import OtherCallbacks, Rounds, frame_of, tell_changed
+from ..trainers.rounds import OtherCallbacks, Rounds, frame_of
 from ..trainers.training import RunOptions, require_one
 
 _DRAWN = ("feature_fraction", "feature_fraction_bynode")
 _BAGGED = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
+_TRUE = (True, "true", "True", "+", 1)
+_INEXACT: dict[
+    str, tuple[Any, ...]
+] = {  # parameters with values whose state is in no model; (): all
+    "boosting": ("dart", "rf", "random_forest", "goss"),
+    "data_sample_strategy": ("goss",),
+    "objective": ("rank_xendcg", "xendcg", "xe_ndcg", "xe_ndcg_mart", "xendcg_mart"),
+    "device_type": ("gpu", "cuda"),  # not tried
+    "linear_tree": _TRUE,
+    "use_quantized_grad": _TRUE,
+    "cegb_penalty_split": (),
+    "cegb_penalty_feature_lazy": (),
+    "cegb_penalty_feature_coupled": (),
+}
 _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed")
 _ORDERS = ("force_col_wise", "force_row_wise")  # in which numbers are added
 _ALIASES = lightgbm.basic._ConfigAliases  # noqa: SLF001  nothing public knows them
@@ -56,11 +67,8 @@ class Holdfast:
         state: Mapping[str, Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
-        self._untried = require("lightgbm", NAMES["lightgbm"])
-        self._path, self._given, self._options = path, dict(state or {}), options
-        self._rounds = Rounds(self._capture)
+        self._rounds = Rounds("lightgbm", self._capture, path, state, options)
         self._history: list[list[list[Any]]] = []  # the evaluations of each round
-        self._model: Any = None
         self.order = -(1 << 30)  # before all others
 
     @property
@@ -70,7 +78,6 @@ class Holdfast:
         """
         train = frame_of(lightgbm.engine.train.__code__)
         if train is not None:
-            self._rounds.require_new()
             self._begin(train.f_locals)
         return True
 
@@ -86,26 +93,29 @@ class Holdfast:
         rounds, parameters = self._rounds, train["params"]
         require_one(train["callbacks_set"], Holdfast)
         self._datasets = [train["train_set"], *train["reduced_valid_sets"]]
-        self._parameters = {name: repr(parameters[name]) for name in sorted(parameters)}
+        self._parameters = {
+            name: repr(value) for name, value in parameters.items() if name != "num_iterations"
+        }
         self._total = train["num_boost_round"]
-        rounds.begin(self._path, self._given, self._options, self._total, self._untried)
+        rounds.begin(self._total)
         if not any(_value(parameters, each, False) for each in _ORDERS):
             parameters[_ORDERS[0]] = True  # else a clock decides, at each start
-            if not rounds.done:
-                say(f"{rounds.training.path}: {_ORDERS[0]} is set, as {_ORDERS[1]} is not")
+            rounds.say_first(f"{_ORDERS[0]} is set, as {_ORDERS[1]} is not")
         self._draws = (
             any(_value(parameters, each, 1.0) < 1 for each in _DRAWN)
             or bool(_value(parameters, "extra_trees", False))
             or self._bags(parameters)
         )
-        why = self._why_again(parameters)
+        if why := self._why_never(parameters):
+            self._draws = False
+        elif self._draws:
+            rounds.say_first("each round draws from seeds of its own")
+        if any(each._handle is not None and each.data is None for each in self._datasets):  # noqa: SLF001
+            why = why or "a Dataset has freed its raw data (free_raw_data=False keeps it)"
         if why:
             rounds.train_again(why)
-        elif self._draws and not rounds.done:
-            say(f"{rounds.training.path}: each round draws from seeds of its own")
-        self._draws = self._draws and not self._why_never(parameters)
         if rounds.skips(0):
-            tell_changed(rounds.training.path, rounds.stored["parameters"], self._parameters)
+            rounds.tell_changed(self._parameters, "this one counts from now on")
             self._history = rounds.stored["history"]
             self._stored = lightgbm.Booster(model_str=rounds.stored["model"].decode())
             trees = lightgbm.basic._InnerPredictor.from_booster(  # noqa: SLF001
@@ -160,25 +170,20 @@ class Holdfast:
             if self._draws and self._rounds.walked + 1 == self._rounds.done:
                 self._seed()  # the model's text names the last seeds
             return False
-        if not self._draws:
-            return original(fobj=fobj)
-        if fobj is None:
+        if self._draws and fobj is None:
             self._seed()
-            return original()
 
         def seeded(*given: Any) -> Any:  # behind the last thing that draws before the round
             self._seed()
             return fobj(*given)
 
-        return original(fobj=seeded)
+        return original(fobj=seeded if self._draws and fobj else fobj)
 
     def _eval_train(self, original: Any, *given: Any) -> Any:
         return [] if self._is_past else original(*given)
 
     def _eval_valid(self, original: Any, *given: Any) -> Any:
-        if self._is_past:
-            return [_Result(*each) for each in self._history[-1]] if self._history else []
-        return original(*given)
+        return [_Result(*each) for each in self._history[-1]] if self._is_past else original(*given)
 
     @property
     def _is_past(self) -> bool:
@@ -220,35 +225,14 @@ class Holdfast:
     # What it draws
     # -------------------------------------------------------------------------------------------
 
-    def _why_again(self, parameters: Mapping[str, Any]) -> str:
-        """Return why LightGBM cannot continue this training exactly; empty if it can."""
-        if why := self._why_never(parameters):
-            return why
-        if self._rounds.done and any(
-            each._handle is not None and each.data is None  # noqa: SLF001
-            for each in self._datasets
-        ):
-            return "a Dataset has freed its raw data (free_raw_data=False keeps it)"
-        return ""
-
     def _why_never(self, parameters: Mapping[str, Any]) -> str:
-        kind = _value(parameters, "boosting", "gbdt")
-        if kind in ("dart", "rf", "random_forest", "goss"):
-            return f"a model lacks what {kind} remembers"
-        if _value(parameters, "data_sample_strategy", "bagging") == "goss":
-            return "a model lacks how many rounds goss has waited"
-        for name in ("linear_tree", "use_quantized_grad", "cegb_penalty_split"):
-            if _value(parameters, name, False):
-                return f"LightGBM continues no training with {name} exactly"
-        for name in ("cegb_penalty_feature_lazy", "cegb_penalty_feature_coupled"):
-            if _value(parameters, name, None) is not None:
-                return f"LightGBM continues no training with {name} exactly"
-        if _value(parameters, "objective", "") in ("rank_xendcg", "xendcg", "xe_ndcg"):
-            return "a model lacks the generator of rank_xendcg"
+        """Return why LightGBM cannot continue this training exactly; empty if it can."""
+        for name, kinds in _INEXACT.items():
+            found = _value(parameters, name, None)
+            if found is not None and (not kinds or found in kinds):
+                return f"LightGBM continues no training exactly with {name}={found}"
         if any(each.init_score is not None or each.position is not None for each in self._datasets):
             return "a Dataset has an init_score or positions"
-        if _value(parameters, "device_type", "cpu") != "cpu":
-            return "it was tried on CPUs alone"
         return ""
 
     @staticmethod

@@ -312,8 +312,8 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
     "lightgbm": (
         ForeignName(
             "lightgbm.engine:train",
-            None,  # until 4.5 with the features' names
-            frozenset({"b40dc3972f6d4044", "84e509c4a96fb1be"}),
+            None,
+            frozenset({"b40dc3972f6d4044", "fdd5c762e253d9ab"}),
         ),
         ForeignName("lightgbm.basic:Dataset._set_predictor", ("self", "predictor")),
         ForeignName("lightgbm.basic:Dataset.set_field", ("self", "field_name", "data")),
@@ -464,7 +464,5 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"0facdeead0838aab"}),
         ),
         ForeignName("xgboost.core:Booster.update", ("self", "dtrain", "iteration", "fobj")),
-        ForeignName("xgboost.core:Booster.save_config", ("self",)),
-        ForeignName("xgboost.core:Booster.load_config", ("self", "config")),
     ),
 }

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from ..data.promise import UnprovenCode
 from ..errors import Mismatch, UsageError
 from ..terminal import say, warn
 from .attributes import PlainAttributes
+from .known import NAMES
+from .names import require
 from .training import RunOptions, Training, end_run_on_error, merge_states
 
 ONCE = "this Holdfast was given to a training before: each needs its own, with its own path"
@@ -28,7 +29,16 @@ class Rounds:
     writes.
     """
 
-    def __init__(self, capture: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        library: str,
+        capture: Callable[[], dict[str, Any]],
+        path: str | os.PathLike[str],
+        state: Mapping[str, Any] | None,
+        options: RunOptions,
+    ) -> None:
+        self._untried = require(library, NAMES[library])
+        self._path, self._given, self._options = path, state or {}, options
         self.stored: Mapping[str, Any] = {}  # of the checkpoint that was restored
         self.done = 0  # number of rounds that the checkpoint has
         self.walked = 0  # number of rounds that the library's loop has walked here
@@ -39,21 +49,12 @@ class Rounds:
     @property
     def training(self) -> Training:
         if self._begun is None:
-            raise UsageError("a Holdfast of a booster: give it in callbacks=[...] of a training")
+            raise UsageError("a Holdfast belongs into callbacks=[...] of a training")
         return self._begun
 
     @property
     def begun(self) -> bool:
         return self._begun is not None
-
-    def require_new(self) -> None:
-        """Require that no training has begun with this.
-
-        Raises:
-            UsageError: one has.
-        """
-        if self._begun is not None:
-            raise UsageError(ONCE)
 
     @property
     def ended(self) -> bool:
@@ -62,18 +63,20 @@ class Rounds:
             self.stopped is not None or not self.training.loop.goes_on
         )
 
-    def begin(
-        self,
-        path: str | os.PathLike[str],
-        state: Mapping[str, Any],
-        options: RunOptions,
-        total: int,
-        untried: UnprovenCode | None,
-    ) -> None:
-        """Enter the run, which restores `stored`."""
-        own = {"booster": self}
+    def begin(self, total: int) -> None:
+        """Enter the run, which restores `stored`.
+
+        Raises:
+            UsageError: a training has begun with this.
+        """
+        if self._begun is not None:
+            raise UsageError(ONCE)
         self._begun = Training(
-            path, merge_states(own, state), options, steps=total, untried=untried
+            self._path,
+            merge_states({"booster": self}, self._given),
+            self._options,
+            steps=total,
+            untried=self._untried,
         )
         self._begun.require_more()
         self.done = self.stored.get("rounds", 0)
@@ -82,10 +85,20 @@ class Rounds:
         """Train the stored rounds again: `why` the library cannot continue them exactly."""
         self._again = why
         if self.done:
-            say(
-                f"{self.training.path}: {why}: the first {self.done} rounds are trained again, "
-                "and compared with the checkpoint"
-            )
+            again = "rounds are trained again, and compared with the checkpoint"
+            say(f"{self.training.path}: {why}: the first {self.done} {again}")
+
+    def say_first(self, line: str) -> None:
+        """Print a line at the first start of the run."""
+        if not self.done:
+            say(f"{self.training.path}: {line}")
+
+    def tell_changed(self, here: Mapping[str, str], which: str) -> None:
+        """Warn of the parameters that differ from those of the checkpoint; `which` value counts."""
+        before = self.stored["parameters"]
+        for name in sorted(before.keys() | here.keys()):
+            if (was := before.get(name)) != (now := here.get(name)):
+                warn(f"{self.training.path}: {name} is {now} here, and {was} before: {which}")
 
     def skips(self, number: int) -> bool:
         """Return whether round `number` is neither trained nor shown to callbacks."""
@@ -161,11 +174,3 @@ def frame_of(code: CodeType) -> FrameType | None:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame
-
-
-def tell_changed(path: object, stored: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Warn of parameters that the script has changed since the run began: they have no effect."""
-    names = sorted(stored.keys() | here.keys())
-    for name in names:
-        if (was := stored.get(name)) != (now := here.get(name)):
-            warn(f"{path}: {name} is {now} here, and {was} in the checkpoint, which counts")

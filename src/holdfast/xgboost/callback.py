@@ -18,10 +18,7 @@ import xgboost.training
 from xgboost import collective
 
 from ..errors import UsageError
-from ..terminal import say
-from ..trainers.known import NAMES
-from ..trainers.names import require
-from ..trainers.rounds import OtherCallbacks, Rounds, frame_of, tell_changed
+from ..trainers.rounds import ONCE, OtherCallbacks, Rounds, frame_of
 from ..trainers.training import RunOptions, require_one
 
 _DRAWS = ("subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode")
@@ -49,13 +46,12 @@ class Holdfast(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         **options: Unpack[RunOptions],
     ) -> None:
         super().__init__()
-        self._untried = require("xgboost", NAMES["xgboost"])
-        self._path, self._given, self._options = path, dict(state or {}), options
-        self._rounds = Rounds(self._capture)
+        self._rounds = Rounds("xgboost", self._capture, path, state, options)
         self._draws = False  # whether each round draws from a seed of its own
 
     def before_training(self, model: Any) -> Any:
-        self._rounds.require_new()
+        if self._rounds.begun:
+            raise UsageError(ONCE)
         train = frame_of(_code(xgboost.train))
         around = frame_of(_code(xgboost.callback.CallbackContainer.before_training))
         if train is None or around is None:
@@ -122,8 +118,7 @@ class Holdfast(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         )
         self._parameters = dict(_leaves(json.loads(model.save_config())["learner"]))
         found = {name.rpartition(".")[2]: value for name, value in self._parameters.items()}
-        total = self._given_here["num_boost_round"]
-        rounds.begin(self._path, self._given, self._options, total, self._untried)
+        rounds.begin(self._given_here["num_boost_round"])
         rounds.training.replace(model, "update", rounds.guarded(self._update, model.update))
         self._draws = found["booster"] == "dart" or any(
             float(found.get(each, 1)) < 1 for each in _DRAWS
@@ -133,11 +128,10 @@ class Holdfast(xgboost.callback.TrainingCallback):  # type: ignore[misc]
             self._draws = False
         elif self._draws:
             model.set_param("seed_per_iteration", True)
-            if not rounds.done:
-                say(f"{rounds.training.path}: each round draws from a seed of its own")
+            rounds.say_first("each round draws from a seed of its own")
         self._method = found.get("tree_method")
         if rounds.skips(0):
-            tell_changed(rounds.training.path, rounds.stored["parameters"], self._parameters)
+            rounds.tell_changed(self._parameters, "the checkpoint's counts")
             self._parameters = rounds.stored["parameters"]
             model.load_model(bytearray(rounds.stored["model"]))
             model.load_config(rounds.stored["config"])
