@@ -5,6 +5,7 @@ holdfast drill --kills 3 -- python examples/boosting/train.py xgboost
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ if library == "xgboost":
     parameters = {"nthread": 2, "eta": 0.1, "subsample": 0.8, "colsample_bynode": 0.8}
     holdfast = Holdfast("runs/boosting")
     model = xgboost.train(parameters, data, rounds, evals=evaluations, verbose_eval=100, callbacks=[holdfast])
-    model.save_model("model.ubj")
+    Path("model.ubj").write_bytes(model.save_raw("ubj"))
 elif library == "lightgbm":
     import lightgbm
 
@@ -54,7 +55,8 @@ else:
     )
     holdfast = Holdfast("runs/boosting")
     model.fit(x[train], y[train], eval_set=(x[test], y[test]), callbacks=[holdfast], snapshot_interval=0)
-    model.save_model("model.json", format="json")
-    trees = json.loads(Path("model.json").read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_model(f"{folder}/model.json", format="json")
+        trees = json.loads(Path(folder, "model.json").read_text())
     del trees["model_info"]  # it has an id and a time, which no two trainings of CatBoost share
-    Path("model.json").write_text(json.dumps(trees))
+    Path("trees.json").write_text(json.dumps(trees))

@@ -59,14 +59,14 @@ class Holdfast:
         self._error: BaseException | None = None
         self._random: Mapping[str, str] = {}  # of the global generators, behind the last iteration
         self._ended = False  # whether another callback has ended the training
-        self._metrics: list[dict[str, float]] = []  # of each iteration
+        self._metrics: Mapping[str, list[float]] = {}  # of all iterations
         self._iterations = 0
         self._seen: tuple[int, int] | None = None  # of the snapshot
 
     def after_iteration(self, info: Any) -> bool:
         """Mark a safe point, and call the other callbacks. False ends the training."""
         try:
-            self._metrics, self._iterations = _rows(info.metrics), info.iteration
+            self._metrics, self._iterations = _columns(info.metrics), info.iteration
             if self._random and digest_state(rng.capture()).of != self._random:
                 raise UsageError(
                     "holdfast.catboost: an objective or a metric draws random numbers, "
@@ -123,15 +123,10 @@ class Holdfast:
             if self._error is None:
                 self._count_up_to(self._iterations)
         except BaseException as error:
-            self._end(self._error or error)
-            raise (self._error or error) from None
-        self._end(self._error)
+            self._error = self._error or error
+        training.end_run(self._error)
         if self._error is not None:
             raise self._error
-
-    def _end(self, error: BaseException | None) -> None:
-        if self._begun is not None:
-            self._begun.end_run(error)
 
     def _count_up_to(self, iterations: int) -> None:
         """Mark the safe points of the iterations that the snapshot has."""
@@ -143,8 +138,9 @@ class Holdfast:
                 "metrics": self._metrics,
             }
             while (step := training.loop.step) < iterations:
-                if len(self._metrics) == self._iterations:  # not with a metric_period
-                    training.run.log(**self._metrics[step])
+                found = self._metrics.items()
+                whole = {name: each for name, each in found if len(each) == self._iterations}
+                training.run.log(**{name: each[step] for name, each in whole.items()})
                 training.loop.step_done()
 
     def _look(self) -> tuple[int, int] | None:
@@ -157,24 +153,17 @@ class Holdfast:
 
     def state_dict(self) -> Mapping[str, Any]:
         step = self._begun.loop.step if self._begun else 0
-        return {"metrics": self._metrics[:step], "ended": self._ended}
+        metrics = {name: values[:step] for name, values in self._metrics.items()}
+        return {"metrics": metrics, "ended": self._ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._ended = state["ended"]
 
 
-def _rows(metrics: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, float]]:
-    """Return the metrics of each iteration."""
-    columns = {
-        f"{data}-{name}": values
-        for data, found in metrics.items()
-        for name, values in found.items()
+def _columns(metrics: Mapping[str, Mapping[str, list[float]]]) -> dict[str, list[float]]:
+    return {
+        f"{data}-{name}": each for data, found in metrics.items() for name, each in found.items()
     }
-    length = max(map(len, columns.values()), default=0)
-    return [
-        {name: values[row] for name, values in columns.items() if row < len(values)}
-        for row in range(length)
-    ]
 
 
 _original = catboost.CatBoost._train  # noqa: SLF001  nothing public is called before it
