@@ -292,3 +292,28 @@ def test_the_program_of_the_page_is_killed_and_goes_on(tmp_path):
             assert done.returncode == expected
     files = [(tmp_path / place / "model.ubj").read_bytes() for place in ("whole", "stopped")]
     assert files[0] == files[1]
+
+
+@pytest.mark.parametrize(
+    ("library", "case"),
+    [
+        ("xgboost", "plain stopped best"),
+        ("lightgbm", "draws stopped rates"),
+        ("catboost", "plain ended"),
+        ("catboost", "draws categories stopped"),
+    ],
+)
+def test_a_training_that_was_ended_early_stays_ended(library, case, python, tmp_path):
+    """By early stopping or by a callback: another start of the script ends with the same model and evaluations."""
+    first = trained(python, f"boosting_{library}", tmp_path, *case.split())
+    again = trained(python, f"boosting_{library}", tmp_path, *case.split())
+    assert json.loads(again.result) == json.loads(first.result)
+    assert "already finished" in again.said
+
+
+def test_lightgbm_draws_rows_as_often_as_bagging_freq_says(tmp_path):
+    """The number of rows that are drawn is that of the round before, but in each third round."""
+    text = train_lightgbm([HOLDFAST["lightgbm"](tmp_path)], 9, bagging_freq=3, min_data_in_leaf=5)
+    counts = [sum(map(int, found.split())) for found in re.findall(r"^leaf_count=(.*)$", text, re.MULTILINE)]
+    assert counts == [each for each in counts[::3] for _ in range(3)]
+    assert len(set(counts)) > 1
