@@ -51,7 +51,7 @@ else:
     from holdfast.catboost import Holdfast
 
     model = CatBoostRegressor(
-        iterations=rounds, thread_count=2, allow_writing_files=False, random_seed=0, learning_rate=0.1, verbose=100
+        iterations=rounds, thread_count=2, allow_writing_files=False, random_seed=0, learning_rate=0.1, verbose=False
     )
     holdfast = Holdfast("runs/boosting")
     model.fit(x[train], y[train], eval_set=(x[test], y[test]), callbacks=[holdfast], snapshot_interval=0)
