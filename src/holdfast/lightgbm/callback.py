@@ -27,7 +27,6 @@ from ..trainers.training import RunOptions, require_one
 
 _DRAWN = ("feature_fraction", "feature_fraction_bynode")
 _BAGGED = ("bagging_fraction", "pos_bagging_fraction", "neg_bagging_fraction")
-_TRUE = (True, "true", "True", "+", 1)
 _INEXACT: dict[
     str, tuple[Any, ...]
 ] = {  # parameters with values whose state is in no model; (): all
@@ -35,8 +34,8 @@ _INEXACT: dict[
     "data_sample_strategy": ("goss",),
     "objective": ("rank_xendcg", "xendcg", "xe_ndcg", "xe_ndcg_mart", "xendcg_mart"),
     "device_type": ("gpu", "cuda"),  # not tried
-    "linear_tree": _TRUE,
-    "use_quantized_grad": _TRUE,
+    "linear_tree": (),
+    "use_quantized_grad": (),
     "cegb_penalty_split": (),
     "cegb_penalty_feature_lazy": (),
     "cegb_penalty_feature_coupled": (),
@@ -229,7 +228,7 @@ class Holdfast:
         """Return why LightGBM cannot continue this training exactly; empty if it can."""
         for name, kinds in _INEXACT.items():
             found = _value(parameters, name, None)
-            if found is not None and (not kinds or found in kinds):
+            if found and (not kinds or found in kinds):
                 return f"LightGBM continues no training exactly with {name}={found}"
         if any(each.init_score is not None or each.position is not None for each in self._datasets):
             return "a Dataset has an init_score or positions"

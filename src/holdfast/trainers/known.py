@@ -294,11 +294,6 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"f65346c3b6888184", "9feae15d4f79e031"}),
         ),
         ForeignName(
-            "catboost.core:CatBoost._fit",
-            None,
-            frozenset({"a33e18475e24729e", "fa453c98df42e43d"}),
-        ),
-        ForeignName(
             "catboost.core:_CatBoostBase._train",
             ("self", "train_pool", "test_pool", "params", "allow_clear_pool", "init_model"),
             frozenset({"a09165952b54f662"}),
@@ -318,7 +313,6 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
         ForeignName("lightgbm.basic:Dataset._set_predictor", ("self", "predictor")),
         ForeignName("lightgbm.basic:Dataset.set_field", ("self", "field_name", "data")),
         ForeignName("lightgbm.basic:_InnerPredictor.from_booster"),
-        ForeignName("lightgbm.basic:_ConfigAliases.get"),
     ),
     "lightning": _LIGHTNING,
     "stable_baselines3": (
