@@ -32,7 +32,8 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"track"},
     {"run"},
     {"trainers"},
-    {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"},
+    {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"}
+    | {"xgboost", "lightgbm", "catboost"},
     {"compat"},
     {"apps"},
     {"drill", "supervise", "doctor"},
@@ -54,6 +55,9 @@ FRAMEWORKS = {
     "transformers",
     "safetensors",
     "stable_baselines3",
+    "xgboost",
+    "lightgbm",
+    "catboost",
     "gymnasium",
     "accelerate",
 }

@@ -81,7 +81,16 @@ def test_every_module_is_imported(tmp_path):
     lines = ended(IMPORTS, cwd=tmp_path).splitlines()
     lacking = [line.split(maxsplit=2)[1:] for line in lines if line.startswith("lacks ")]
     assert len([line for line in lines if line.startswith("imported ")]) > 300
-    optional = ("accelerate", "keras", "lightning", "stable_baselines3", "transformers")
+    optional = (
+        "accelerate",
+        "keras",
+        "lightning",
+        "stable_baselines3",
+        "transformers",
+        "xgboost",
+        "lightgbm",
+        "catboost",
+    )
     assert [] == [each for each in lacking if not each[0].startswith(tuple(f"holdfast.{name}" for name in optional))]
 
 

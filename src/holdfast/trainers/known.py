@@ -287,6 +287,33 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"7a7b17d883b9860b", "25678444b86162e7"}),
         ),
     ),
+    "catboost": (
+        ForeignName(  # 1.2.10, and 1.2.8
+            "catboost.core:CatBoost._prepare_train_params",
+            None,
+            frozenset({"f65346c3b6888184", "9feae15d4f79e031"}),
+        ),
+        ForeignName(
+            "catboost.core:_CatBoostBase._train",
+            ("self", "train_pool", "test_pool", "params", "allow_clear_pool", "init_model"),
+            frozenset({"a09165952b54f662"}),
+        ),
+        ForeignName(
+            "catboost.core:_TrainCallbacksWrapper.after_iteration",
+            ("self", "info"),
+            frozenset({"364599d538e47d0a"}),
+        ),
+    ),
+    "lightgbm": (
+        ForeignName(
+            "lightgbm.engine:train",
+            None,
+            frozenset({"b40dc3972f6d4044", "fdd5c762e253d9ab"}),
+        ),
+        ForeignName("lightgbm.basic:Dataset._set_predictor", ("self", "predictor")),
+        ForeignName("lightgbm.basic:Dataset.set_field", ("self", "field_name", "data")),
+        ForeignName("lightgbm.basic:_InnerPredictor.from_booster"),
+    ),
     "lightning": _LIGHTNING,
     "stable_baselines3": (
         # the order of rollout, log and update
@@ -403,5 +430,33 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"92b4ab033061f17d", "d05d7d00982eace3"}),
         ),
         _ACCELERATE_ITER,
+    ),
+    "xgboost": (
+        ForeignName(
+            "xgboost.training:train",
+            None,
+            frozenset({"7e06d7498797056a", "e71ec24aab080ab3", "9437537e9c4660fc"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.before_training",
+            ("self", "model"),
+            frozenset({"cacf9bb5f03127e2"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.before_iteration",
+            ("self", "model", "epoch", "dtrain", "evals"),
+            frozenset({"c1243ee0368f0615"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.after_iteration",
+            ("self", "model", "epoch", "dtrain", "evals"),
+            frozenset({"91911207bf4c0f11"}),
+        ),
+        ForeignName(
+            "xgboost.callback:CallbackContainer.after_training",
+            ("self", "model"),
+            frozenset({"0facdeead0838aab"}),
+        ),
+        ForeignName("xgboost.core:Booster.update", ("self", "dtrain", "iteration", "fobj")),
     ),
 }
