@@ -183,10 +183,13 @@ def test_changed_parameters_are_told_and_have_no_effect_or_are_refused(library, 
 
 
 def test_rounds_that_are_trained_again_must_make_the_stored_model(anew, tmp_path):
-    """dart in LightGBM, on other data than before: refused, and not continued."""
+    """dart in LightGBM goes on to a larger total; on other data than before it is refused, and not continued."""
     x, y = data()
     holdfast = HOLDFAST["lightgbm"]
     train_lightgbm([holdfast(tmp_path)], 4, boosting="dart")
+    anew()
+    longer = train_lightgbm([holdfast(tmp_path)], 6, boosting="dart")
+    assert longer == train_lightgbm([holdfast(tmp_path / "whole")], 6, boosting="dart")
     anew()
     with pytest.raises(Mismatch, match="another model than the checkpoint has"):
         train_lightgbm([holdfast(tmp_path)], 8, (x, -y), boosting="dart")

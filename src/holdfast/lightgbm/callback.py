@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -157,8 +158,9 @@ class Holdfast:
         return begin  # type: ignore[no-any-return]
 
     def _capture(self) -> dict[str, Any]:
-        return {
-            "model": self._model.model_to_string(num_iteration=-1).encode(),
+        text = self._model.model_to_string(num_iteration=-1)
+        return {  # the total may be another one after a resume
+            "model": re.sub(r"\[num_iterations: \d+\]\n", "", text).encode(),
             "parameters": self._parameters,
             "history": self._history,
             "callbacks": self._others.changed(),
