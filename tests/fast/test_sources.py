@@ -1,11 +1,13 @@
 """Sources: each format is read as a plain reader reads it, at any place, by any number of workers and ranks."""
 
+import bz2
 import csv
 import errno
 import gc
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import subprocess
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sources
+from holdfast import disk
 from holdfast.data import (
     Arrow,
     CsvRows,
@@ -290,10 +293,55 @@ def test_shards_are_in_the_order_given_and_those_of_a_glob_sorted(tmp_path, monk
     assert ["[c].txt", "a.txt", "b.txt"] == [*source]
 
 
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
+def test_a_compressed_file_is_decompressed_once(tmp_path, monkeypatch, ending, pack):
+    """Its copy has the plain file's name and samples. A file that changes gets another copy."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    plain, packed = tmp_path / "a.txt", tmp_path / f"a.txt{ending}"
+    plain.write_bytes(b"".join(b"line %d\n" % number for number in range(5000)))
+    packed.write_bytes(pack(plain.read_bytes()))
+    assert [*Lines(packed)] == [*Lines(plain)]
+    assert Lines(packed).shards == Lines(plain).shards
+    (copy,) = (tmp_path / "cache/decompressed").rglob("a.txt")
+    made = copy.stat()
+    assert Lines(packed)[7] == "line 7"
+    assert copy.stat() == made
+    packed.write_bytes(pack(b"other\n" * 3))
+    assert [*Lines(packed)] == ["other"] * 3
+
+
+def test_a_compressed_tar_is_read_as_the_plain_one(tmp_path, monkeypatch):
+    """As .tar.gz and as .tgz."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    plain = CASES["tar"].files(tmp_path / "plain")[0]
+    for name in ("a.tar.gz", "a.tgz"):
+        (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
+        assert [*Tar(tmp_path / name)] == [*Tar(plain)]
+        assert Tar(tmp_path / name).shards[0].name == "a.tar"
+
+
+def test_a_full_disk_is_told_with_the_directory(tmp_path, monkeypatch):
+    """And nothing of the copy stays."""
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"a\n" * 999))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "_write_all", full)
+        with pytest.raises(UsageError, match=r"No space left on device; HOLDFAST_CACHE names another"):
+            Lines(tmp_path / "a.txt.gz")
+    assert [*(tmp_path / "cache").rglob("*a.txt*")] == []
+    assert len(Lines(tmp_path / "a.txt.gz")) == 999
+
+
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
     """And the line says what to do."""
-    packed = tmp_path / "a.jsonl.gz"
-    packed.write_bytes(gzip.compress(b"{}\n"))
+    packed = tmp_path / "a.jsonl.zst"
+    packed.write_bytes(b"{}\n")
+    (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(b"a\n" * 9)[:-4])
+    (tmp_path / "no.txt.xz").write_bytes(b"no xz")
     (tmp_path / "odd").write_bytes(b"12345")
     good = CASES["documents"].files(tmp_path / "good")[2]
     index = good.with_suffix(".idx").read_bytes()
@@ -303,6 +351,8 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path):
         "no data file is": lambda: Lines([tmp_path]),
         "no data files were given": lambda: Lines([]),
         "is compressed, .*: decompress it": lambda: JsonLines(packed),
+        "Compressed file ended": lambda: Lines(tmp_path / "cut.txt.gz"),
+        "not supported by decoder": lambda: Lines(tmp_path / "no.txt.xz"),
         "5 bytes are no whole number of int16": lambda: Records(tmp_path / "odd", "i2"),
         "have a fixed size": lambda: Records(tmp_path / "odd", object),
         "length is at least 1": lambda: Records(tmp_path / "odd", "u1", 0),

@@ -18,6 +18,7 @@ from ... import disk, scan, terminal
 from ...errors import UsageError
 from .cache import kept
 from .orders import Ids, RecentValues
+from .packed import is_compressed, unpacked
 from .source import DamagedSample, Source, SourceShard
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -27,7 +28,6 @@ _GAP = 1 << 16  # bytes between two samples that are still read with one call
 _ONE_READ = 1 << 24  # a call reads samples that begin in such a stretch of the file
 _KEPT_FROM = 1 << 20  # a smaller file is read as fast as its index
 _SILENT_S = 2.0
-_PACKED = (".gz", ".zst", ".xz", ".bz2", ".lz4")
 
 
 class DataFile(NamedTuple):
@@ -47,7 +47,7 @@ class Files:
     """Data files. The last few that a process has read stay open."""
 
     def __init__(self, paths: Paths) -> None:
-        self.all = [look(path) for path in find(paths)]
+        self.all = [_look_inside(path) for path in find(paths)]
 
     def shards(self, lengths: Sequence[int]) -> list[SourceShard]:
         """Return each file as a shard of so many samples."""
@@ -162,7 +162,7 @@ def find(paths: Paths) -> list[Path]:
     """Return the files that are meant: paths and globs in the order given, a glob's sorted.
 
     Raises:
-        UsageError: one of them is no file, or is compressed.
+        UsageError: one of them is no file.
     """
     found: list[Path] = []
     for each in [paths] if isinstance(paths, str | os.PathLike) else paths:
@@ -173,9 +173,6 @@ def find(paths: Paths) -> list[Path]:
         found += [Path(os.path.abspath(match)) for match in matches]
     if not found:
         raise UsageError("no data files were given")
-    for path in found:
-        if path.suffix in _PACKED:
-            raise UsageError(f"{path} is compressed, and cannot be entered anywhere: decompress it")
     return found
 
 
@@ -194,6 +191,17 @@ def look(path: Path) -> DataFile:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
     return DataFile(path, facts.st_size, facts.st_mtime_ns)
+
+
+def _look_inside(path: Path) -> DataFile:
+    """Return the file, or the decompressed copy of a compressed one."""
+    file = look(path)
+    if not is_compressed(path):
+        return file
+    with progress(f"{file.name} to decompress it", file.size) as done:
+        copy = unpacked(path, f"{file.size} {file.mtime_ns}", done)
+    require_unchanged(file)
+    return look(copy)
 
 
 def require_unchanged(file: DataFile) -> None:
