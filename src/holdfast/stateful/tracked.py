@@ -247,7 +247,7 @@ class Tracked:
         lost = [
             f"{path}: not in the checkpoint"
             for path, each in inside
-            if not plan.fill.is_filled(each)
+            if not plan.lines and not plan.fill.is_filled(each)
         ]
         lines += [*plan.lines, *plan.fill.misfits] + [
             line for line in lost if line not in plan.fill.misfits

@@ -206,7 +206,7 @@ class Stream(SeekableBatches):
         if begins and self._fingerprint(shards) == sources:
             return
         raise Mismatch(
-            "the sources of the stream have changed: their first shards are no longer those that"
-            " this epoch began with. "
+            "the sources of the stream have changed: their first shards, or a mixture's weights, "
+            "are no longer those that this epoch began with. "
             + str(Advice("the same shards", "Put new shards behind the old ones"))
         )
