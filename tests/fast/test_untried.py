@@ -189,6 +189,6 @@ def test_each_digest_stands_beside_parameters():
     """Other parameters are refused; another body alone is told. Some have other parameters in supported versions."""
     loose = [name.path for names in NAMES.values() for name in names if name.sources and name.parameters is None]
     assert sorted(path.rpartition(":")[2] for path in loose) == [
-        *("CallbackHandler.on_epoch_begin", "CatBoost._fit", "CatBoost._prepare_train_params"),
+        *("CallbackHandler.on_epoch_begin", "CatBoost._prepare_train_params"),
         *("Trainer._run", "train", "train"),
     ]
