@@ -345,6 +345,48 @@ def test_what_shares_parameters_is_not_tracked_beside(tmp_path, what):
         Run(tmp_path, {"beside": beside, "net": ModelParts(dict(parts.parts))})
 
 
+def test_a_copy_of_a_stage_is_not_tracked_beside(tmp_path, among_threads):
+    """Such as a moving average: on another cut it would come back to another stage. Shared models are welcome."""
+
+    def work(rank):
+        with Run(tmp_path / "shared", {"net": parts_of([rank]), "mean": layer(2)}) as run:
+            for _ in run.steps(1):
+                pass
+        with Run(tmp_path / "apart", {"net": parts_of([rank]), "mean": layer(rank)}) as run:
+            for _ in run.steps(1):
+                pass
+
+    for found in among_threads(2, work):
+        assert isinstance(found, UsageError)
+        assert "state['mean']: ranks 0 and 1 hold 'parameter-0' with other numbers" in str(found)
+    assert Store(tmp_path / "shared").latest().step == 1
+
+
+def test_replicas_may_share_the_moments_out(tmp_path, among_threads):
+    """Each rank steps some parameters of the same layers, and other ones the next time."""
+
+    def makes(*shares):
+        return [
+            lambda share=share: with_optimizer(
+                [0, 1], lambda pairs: torch.optim.AdamW([each for _, each in pairs][share], lr=0.1, weight_decay=0)
+            )
+            for share in shares
+        ]
+
+    def loop(parts):
+        for group in parts.optimizers[0].param_groups:
+            for each in group["params"]:
+                each.grad = torch.zeros_like(each)
+        parts.optimizers[0].step()
+
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    outcomes(tmp_path, among_threads, makes(even, odd), loop, steps=2)
+    outcomes(tmp_path, among_threads, makes(odd, even), loop, steps=4)
+    (found,) = outcomes(tmp_path, among_threads, makes(slice(None)), loop, steps=4)
+    steps = [float(each["step"]) for each in found.optimizers[0].state.values()]
+    assert steps == [4.0] * 8
+
+
 def test_one_state_of_all_parameters_is_not_cut(tmp_path, among_threads):
     """LBFGS keeps all its moments with its first parameter."""
 

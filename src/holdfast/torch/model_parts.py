@@ -124,7 +124,8 @@ class PartsMembers(CutState):
         elif isinstance(beside, nn.Module):
             found = list(beside.parameters())
         theirs = {*map(id, found)}
-        return next((name for name, each in self._parameters() if id(each) in theirs), None)
+        mine = self._parameters() if theirs else ()
+        return next((name for name, each in mine if id(each) in theirs), None)
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for prefix, part in self.target.parts:
