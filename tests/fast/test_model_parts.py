@@ -288,6 +288,7 @@ def test_parts_without_places_have_the_names_of_their_modules(tmp_path, among_th
         lambda net: net | {"groups": {}},
         lambda net: net | {"state": 3},
         lambda net: net | {"besides": {"module": 3}},
+        lambda net: net | {"late": [3]},
         lambda net: {key: value for key, value in net.items() if key != "model"},
         lambda net: net | {"more": 1},
         lambda net: 5,
@@ -298,10 +299,234 @@ def test_a_forged_state_is_an_error_of_ours(change):
     parts = parts_of([0, 1])
     train(parts)
     saved = tree_of(members(parts))
-    assert saved["model"].keys() == {*members(parts).live_names()}
-    assert members(parts_of([0])).recut(saved, tuple, frozenset(saved["model"]))[1] == []
+    names = members(parts).live_names()
+    assert saved["model"].keys() == {*names[: len(saved["model"])]}
+    assert members(parts_of([0])).recut(saved, tuple, frozenset(names))[1] == []
     with pytest.raises(Damaged):
         members(parts_of([0])).recut(change(saved), tuple, frozenset())
+
+
+def outcomes(path, among, makes, loop=train, steps=2, **options):
+    """The parts of each rank after its run, or its error. `makes`: by rank, what makes its parts."""
+
+    def work(rank):
+        parts = makes[rank]()
+        with Run(path, {"net": parts}, every=Every(steps=2), **options) as run:
+            for _ in run.steps(steps):
+                loop(parts)
+        return parts
+
+    return [*among(len(makes), work)]
+
+
+def with_optimizer(numbers, make):
+    """Layers of these numbers, and what `make` returns for their named parameters."""
+    layers = dict(parts_of(numbers).parts)
+    pairs = [(f"{place}.{name}", each) for place, one in layers.items() for name, each in one.named_parameters()]
+    return ModelParts(layers, make(pairs))
+
+
+@pytest.mark.parametrize("fewer", [lambda pairs: (), lambda pairs: torch.optim.AdamW([pairs[0][1]], lr=0.1)])
+def test_moments_that_no_optimizer_takes_are_not_dropped(tmp_path, among_threads, fewer):
+    """A forgotten optimizer, or one with fewer parameters, is refused with the name."""
+    outcomes(tmp_path, among_threads, [lambda: parts_of([0]), lambda: parts_of([1])])
+    makes = [lambda number=number: with_optimizer([number], fewer) for number in (0, 1)]
+    for found in outcomes(tmp_path, among_threads, makes, steps=4):
+        assert isinstance(found, Mismatch)
+        assert "layers.0.0.bias in an optimizer: in the checkpoint, on no rank here" in str(found)
+
+
+@pytest.mark.parametrize("what", ["optimizer", "module", "list"])
+def test_what_shares_parameters_is_not_tracked_beside(tmp_path, what):
+    """An optimizer's numbers mean another parameter on another cut: its moments would go to a wrong one."""
+    parts = parts_of([0, 1])
+    beside = {"optimizer": parts.optimizers[0], "module": parts.parts[1][1], "list": [parts.optimizers[0]]}[what]
+    with pytest.raises(UsageError, match=r"with 'layers\.[01]\.0\.weight', which state\['net'\] has"):
+        Run(tmp_path, {"beside": beside, "net": ModelParts(dict(parts.parts))})
+
+
+def test_a_copy_of_a_stage_is_not_tracked_beside(tmp_path, among_threads):
+    """Such as a moving average: on another cut it would come back to another stage. Shared models are welcome."""
+
+    def work(rank):
+        with Run(tmp_path / "shared", {"net": parts_of([rank]), "mean": layer(2)}) as run:
+            for _ in run.steps(1):
+                pass
+        with Run(tmp_path / "apart", {"net": parts_of([rank]), "mean": layer(rank)}) as run:
+            for _ in run.steps(1):
+                pass
+
+    for found in among_threads(2, work):
+        assert isinstance(found, UsageError)
+        assert "state['mean']: ranks 0 and 1 hold 'parameter-0' with other numbers" in str(found)
+    assert Store(tmp_path / "shared").latest().step == 1
+
+
+def test_replicas_may_share_the_moments_out(tmp_path, among_threads):
+    """Each rank steps some parameters of the same layers, and other ones the next time."""
+
+    def makes(*shares):
+        return [
+            lambda share=share: with_optimizer(
+                [0, 1], lambda pairs: torch.optim.AdamW([each for _, each in pairs][share], lr=0.1, weight_decay=0)
+            )
+            for share in shares
+        ]
+
+    def loop(parts):
+        for group in parts.optimizers[0].param_groups:
+            for each in group["params"]:
+                each.grad = torch.zeros_like(each)
+        parts.optimizers[0].step()
+
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    outcomes(tmp_path, among_threads, makes(even, odd), loop, steps=2)
+    outcomes(tmp_path, among_threads, makes(odd, even), loop, steps=4)
+    (found,) = outcomes(tmp_path, among_threads, makes(slice(None)), loop, steps=4)
+    steps = [float(each["step"]) for each in found.optimizers[0].state.values()]
+    assert steps == [4.0] * 8
+
+
+def test_one_state_of_all_parameters_is_not_cut(tmp_path, among_threads):
+    """LBFGS keeps all its moments with its first parameter."""
+
+    def loop(parts):
+        def closure():
+            parts.optimizers[0].zero_grad()
+            loss = sum(each(torch.linspace(0, 1, 12).view(4, 3)).square().sum() for _, each in parts.parts)
+            loss.backward()
+            return loss
+
+        parts.optimizers[0].step(closure)
+
+    def cut(*numbers):
+        return [lambda own=own: parts_of(own, kind=torch.optim.LBFGS) for own in numbers]
+
+    first = outcomes(tmp_path, among_threads, cut([0, 1], [2, 3]), loop)
+    again = outcomes(tmp_path, among_threads, cut([0, 1], [2, 3]), loop)
+    assert [len(each.optimizers[0].state) for each in first + again] == [1] * 4
+    for found in outcomes(tmp_path, among_threads, cut([0, 2], [1, 3]), loop):
+        assert isinstance(found, Mismatch)
+        assert "LBFGS has one state of all its parameters" in str(found)
+
+
+def test_two_optimizers_of_one_parameter_are_refused():
+    """The moments of one of them would be lost."""
+    layer_0 = nn.Linear(1, 1)
+    with pytest.raises(UsageError, match="two optimizers have 'bias'"):
+        ModelParts(layer_0, [torch.optim.AdamW(layer_0.parameters()), torch.optim.AdamW(layer_0.parameters())])
+
+
+class Remembers(nn.Module):
+    """Its buffer comes with the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("seen", None)
+
+    def look(self):
+        before = [*self.buffers()]
+        self.seen = torch.cat([*before, torch.ones(1)])
+
+
+def test_buffers_that_come_in_training_come_back(tmp_path, among_threads):
+    """On the same cut and on another."""
+
+    def makes(*names):
+        return [lambda own=own: ModelParts({name: Remembers() for name in own}) for own in names]
+
+    def loop(parts):
+        for _, each in parts.parts:
+            each.look()
+
+    for cut in (["a"], ["b"]), (["a"], ["b"]), (["a", "b"],), (["b"], ["a"], []):
+        for found in outcomes(tmp_path, among_threads, makes(*cut), loop):
+            assert [each.seen.tolist() for _, each in found.parts] == [[1, 1]] * len(found.parts)
+
+
+def test_the_scripts_names_in_a_group_stay_its_own(tmp_path, among_threads):
+    """They are those of this rank's parameters, whatever the cut was."""
+
+    def makes(*numbers):
+        return [lambda own=own: with_optimizer(own, lambda pairs: torch.optim.AdamW(pairs, lr=0.1)) for own in numbers]
+
+    outcomes(tmp_path, among_threads, makes([0, 1], [2, 3]))
+    for found in outcomes(tmp_path, among_threads, makes([0, 2], [1, 3])):
+        assert found.optimizers[0].param_groups[0]["param_names"] == found.parameter_names()[0]
+
+
+def test_a_group_without_parameters_has_its_options_again(tmp_path, among_threads):
+    """And any name of an option is free."""
+
+    def make(pairs):
+        return torch.optim.SGD([{"params": [], "moved": 5}, {"params": [each for _, each in pairs]}], lr=0.1)
+
+    def loop(parts):
+        for group in parts.optimizers[0].param_groups:
+            group["lr"] = 0.025
+            group["moved"] = 7
+
+    makes = [lambda number=number: with_optimizer([number], make) for number in (0, 1)]
+    outcomes(tmp_path, among_threads, makes, loop)
+    for found in outcomes(tmp_path, among_threads, makes):
+        assert [(each["lr"], each["moved"]) for each in found.optimizers[0].param_groups] == [(0.025, 7)] * 2
+
+
+def test_replicas_without_an_optimizer_are_compared_too(tmp_path, among_threads):
+    """Two frozen stages of one name: an export would hold one of them."""
+
+    def make(rank):
+        stage = nn.Linear(1, 1).requires_grad_(requires_grad=False)
+        with torch.no_grad():
+            stage.weight.fill_(rank)
+        return ModelParts(stage)
+
+    for found in outcomes(tmp_path, among_threads, [lambda: make(0), lambda: make(1)], lambda _: None):
+        assert isinstance(found, UsageError)
+        assert "ranks 0 and 1 hold" in str(found)
+
+
+def test_what_was_saved_apart_is_not_tied(tmp_path, among_threads):
+    """The second part would overwrite the first."""
+
+    def part(name, rank):
+        held = nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            held.weight.fill_(rank)
+        return ModelParts({name: held})
+
+    def tied():
+        one = nn.Linear(1, 1, bias=False)
+        other = nn.Linear(1, 1, bias=False)
+        other.weight = one.weight
+        return ModelParts({"embed": one, "head": other})
+
+    outcomes(tmp_path, among_threads, [lambda: part("embed", 0), lambda: part("head", 1)], lambda _: None)
+    (found,) = outcomes(tmp_path, among_threads, [tied], lambda _: None)
+    assert isinstance(found, Mismatch)
+    assert "head.weight: on its own in the checkpoint, tied to embed.weight here" in str(found)
+
+
+def test_gradients_of_a_failed_step_do_not_stay(tmp_path, among_threads):
+    """A run that is entered again in one process begins with the gradients of its checkpoint: here none."""
+
+    def work(_):
+        net = nn.Linear(1, 1)
+        parts = ModelParts(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        with pytest.raises(ZeroDivisionError), Run(tmp_path, {"net": parts}, every=Every(steps=2)) as run:
+            for step in run.steps(8):
+                net(torch.ones(1, 1)).sum().backward()
+                if step == 6:
+                    raise ZeroDivisionError
+                if step % 2:
+                    parts.optimizers[0].step()
+                    parts.optimizers[0].zero_grad()
+        assert net.weight.grad is not None
+        with Run(tmp_path, {"net": parts}) as run:
+            return run.step, net.weight.grad
+
+    assert [*among_threads(1, work)] == [(6, None)]
 
 
 def tree_of(held):

@@ -23,7 +23,7 @@ from ..errors import Damaged, NotFound, RanksError, StoreError, Unreadable, Untr
 from ..ranks import ALONE, Ranks, capture_outcome, differing_ranks
 from ..settings import ranks_timeout_s
 from ..state import tree
-from ..stateful.objects import adapter_for
+from ..stateful.objects import adapter_for, weight_leaves
 from ..stateful.tracked import Tracked, framework_modules
 from ..store import format
 from ..store.parts import own_key
@@ -136,13 +136,23 @@ def collect_names(ranks: Ranks, tracked: Tracked) -> None:
 
 def require_equal_replicas(ranks: Ranks, tracked: Tracked) -> None:
     """Require that ranks which hold the same parameter of a cut model hold it equal, and its
-    moments. Other ranks' copies of it would be lost.
+    moments. Other ranks' copies of it would be lost. So with models beside it: on another cut they
+    would come back to other stages.
 
     Raises:
         UsageError: on every rank; it names the parameter and the ranks.
     """
-    for name, target in tracked.cut_states().items():
-        leaves = tree.flatten(dict(target.replicated())).leaves
+    cut = tracked.cut_states()
+    replicated = {name: dict(target.replicated()) for name, target in cut.items()}
+    for path, model in tracked.self_restoring_objects().items() if cut else ():
+        adapter = adapter_for(model)
+        if path.partition("/")[0] in cut or adapter is None:
+            continue
+        if adapter.parameter_count(model) is not None:
+            found = weight_leaves([(model, adapter.capture(model))])
+            replicated[path] = {f"parameter-{place}": each for place, each in enumerate(found)}
+    for name, values in replicated.items():
+        leaves = tree.flatten(values).leaves
         whole = {key: block for key, block in leaves.items() if "of" not in block.attrs}
         mine = {key: format.digest(block.data) for key, block in whole.items()}
         ranks.run_on_all(
@@ -161,7 +171,8 @@ def _require_equal(name: str, said: Sequence[bytes]) -> bytes:
             if digest != known:
                 raise UsageError(
                     f"state[{name!r}]: ranks {other} and {rank} hold {key!r} with other numbers: "
-                    "replicas of one parameter must be equal, and two parameters need two names. "
+                    "replicas of one parameter must be equal, and two parameters need two names, "
+                    "which ModelParts gives them. "
                     "Nothing was saved"
                 )
     return b""

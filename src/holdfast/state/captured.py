@@ -73,6 +73,12 @@ class CutState(AttributeSet, ABC):
         """Return the names that this rank holds."""
 
     @abstractmethod
+    def shared_with(self, beside: Any) -> str | None:
+        """Return a name of which `beside`, a tracked object, has the state, too; None: there is
+        none.
+        """
+
+    @abstractmethod
     def replicated(self) -> Iterable[tuple[str, Any]]:
         """Yield, by name, what must be equal on all ranks that hold the name."""
 

@@ -78,6 +78,7 @@ class Tracked:
             _require_trackable(name, target)
         self.given = objects
         self.objects = {name: target for name, target in live.items() if target is not None}
+        self._require_apart()
         self.variables = Vars() if variables is None else variables
         self.places: RebindingTracker | None = None
         # leaves that the last restore filled itself, without a user's load_state_dict
@@ -86,6 +87,20 @@ class Tracked:
         self.names_everywhere: dict[str, frozenset[str]] = {}
         self._reducers: list[Any] = []
         self._cold: dict[str, Any] = {}  # state of reducers that do not exist yet
+
+    def _require_apart(self) -> None:
+        """Require that nothing beside a model that is cut over ranks has a state of its parameters:
+        it would come back by ranks, to other parameters.
+        """
+        cut = self.cut_states()
+        beside = self.self_restoring_objects().items() if cut else ()
+        for path, each in beside:
+            for name, parts in cut.items():
+                if path.partition("/")[0] not in cut and (held := parts.shared_with(each)):
+                    raise UsageError(
+                        f"state[{path!r}] is a {type(each).__qualname__} with {held!r}, which "
+                        f"state[{name!r}] has: give it to ModelParts, and do not track it beside"
+                    )
 
     def remember_objects(self) -> None:
         """Remember which object each place holds, before the restore. A second block changes

@@ -6,24 +6,28 @@ rank restores the names that it asks for, whichever rank saved them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
 import msgspec
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from ..errors import UsageError
 from ..state.captured import CutState
 from ..state.fill import read_whole
 from ..state.validation import convert_stored
 from ..store.parts import CUT
-from . import modules, optimizers
+from . import gradients, modules, optimizers
 from .baseline import BESIDES
 
-_MOVED = "moved"  # in a group: the script's first values of options that it changed
+_MOVED = ".moved"  # in a group: the script's first values of options that it changed
 _APART = (modules.METADATA, BESIDES)  # of a module's state, what is no tensor with a name
+_NAMES = "param_names"  # in a group: the script's own names
+_LATE = "late"  # of that: names of buffers that training has registered
+_STEPPED = "{} in an optimizer".format  # the name of a parameter's moments and options
 
 
 class ModelParts:
@@ -35,7 +39,8 @@ class ModelParts:
     or cut otherwise, a run resumes with the same parameters and moments.
 
     Raises:
-        UsageError: a name comes twice, or an optimizer has a parameter that no part has.
+        UsageError: a name comes twice, an optimizer has a parameter that no part has, or two have
+            the same one.
     """
 
     def __init__(
@@ -49,12 +54,15 @@ class ModelParts:
         self.parts: list[tuple[str, nn.Module]] = list(pairs)
         self.optimizers: list[Optimizer] = _all(optimizers)
         names = [name for prefix, part in self.parts for name in _live(prefix, part)]
-        if twice := sorted(name for name in {*names} if names.count(name) > 1)[:1]:
+        if twice := _repeated(names):
             raise UsageError(
                 f"two parts hold {twice[0]!r}: give their places in the whole model, "
                 'as in ModelParts({"layers.0": first, "layers.1": second})'
             )
-        self.parameter_names()
+        if twice := _repeated([name for each in self.parameter_names() for name in each]):
+            raise UsageError(
+                f"two optimizers have {twice[0]!r}: ModelParts saves one state of each parameter"
+            )
 
     def parameter_names(self) -> list[list[str]]:
         """Return for each optimizer the names of its parameters, in the order of their numbers."""
@@ -104,12 +112,29 @@ class PartsMembers(CutState):
         raise UsageError(f"the {name} of ModelParts do not fit: {type(value).__name__}")
 
     def live_names(self) -> list[str]:
-        """Return the names of the tensors of this rank's modules."""
-        return [name for prefix, part in self.target.parts for name in _live(prefix, part)]
+        """Return the names of the tensors of this rank's modules, and those of its optimizers."""
+        tensors = [name for prefix, part in self.target.parts for name in _live(prefix, part)]
+        return tensors + [_STEPPED(each) for each in chain(*self.target.parameter_names())]
+
+    def shared_with(self, beside: Any) -> str | None:
+        """Return the name of a parameter that this module or optimizer has, too."""
+        found = []
+        if isinstance(beside, Optimizer):
+            found = [each for group in beside.param_groups for each in group["params"]]
+        elif isinstance(beside, nn.Module):
+            found = list(beside.parameters())
+        theirs = {*map(id, found)}
+        mine = self._parameters() if theirs else ()
+        return next((name for name, each in mine if id(each) in theirs), None)
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for prefix, part in self.target.parts:
+            for name, parameter in modules.named_parameters(part):
+                yield _join(prefix, name), parameter
 
     def replicated(self) -> Iterator[tuple[str, Any]]:
         """Yield parameters and moments by name: ranks that hold the same name hold equal ones."""
-        parameters = {name for names in self.target.parameter_names() for name in names}
+        parameters = {name for name, _ in self._parameters()}
         for prefix, part in self.target.parts:
             for name, value in _live(prefix, part).items():
                 if name in parameters:
@@ -127,12 +152,15 @@ class PartsMembers(CutState):
         """
         found: dict[str, Any] = {CUT: 1, "model": {}, "state": {}, "groups": [], "gradients": {}}
         besides: dict[str, Any] = {}
+        late: list[str] = []
         for (key, _), (prefix, _) in zip(self._modules(), self.target.parts, strict=True):
             held = captured["modules"][key]
             found["model"] |= {
                 _join(prefix, name): each for name, each in modules.stored_tensors(held).items()
             }
-            if own := {name: held[name] for name in _APART if name in held}:
+            own = {name: dict(held[name]) for name in _APART if name in held}
+            late += [_join(prefix, name) for name in own.get(BESIDES, {}).pop(_LATE, ())]
+            if own := {name: each for name, each in own.items() if each}:
                 besides[f"module {key}"] = own
         named = zip(captured["optimizers"], self.target.parameter_names(), strict=True)
         for place, (held, names) in enumerate(named):
@@ -148,7 +176,8 @@ class PartsMembers(CutState):
                 found["groups"].append({**group, "params": params, _MOVED: first})
             if more:
                 besides[f"optimizer {place}"] = more
-        return found | ({"besides": besides} if besides else {})
+        rare = {"besides": besides, _LATE: late}
+        return found | {name: each for name, each in rare.items() if each}
 
     def recut(
         self, own: Any, others: Callable[[], Iterable[Any]], everywhere: frozenset[str] | None
@@ -158,32 +187,48 @@ class PartsMembers(CutState):
         `everywhere`: the names that some rank holds now, to find lost ones; None: not compared.
         """
         mine, live = _saved(own), {*self.live_names()}
-        parts = [mine]
-        if live != mine.model.keys() or everywhere is not None:
+        parts, is_same_cut = [mine], live.difference(mine.late) == mine.names
+        if not is_same_cut or everywhere is not None:
             parts += map(_saved, others())
         model = {name: each for part in reversed(parts) for name, each in part.model.items()}
+        late = {name for part in parts for name in part.late}
+        saved = {name for part in parts for name in part.names}
         lines = [
             f"{name}: in the checkpoint, on no rank here"
-            for name in sorted(model.keys() - everywhere if everywhere is not None else ())
+            for name in sorted(saved - everywhere if everywhere is not None else ())
         ]
         besides = mine.besides
-        if live != mine.model.keys() and any(part.is_uncuttable for part in parts):
+        if not is_same_cut and any(part.is_uncuttable for part in parts):
             lines.append(
                 "modules or optimizers have a state that is in no tensor of theirs: "
                 "resume with the parts, and on the ranks, that saved it"
             )
+        tensors = {n: each for place in self.target.parts for n, each in _live(*place).items()}
+        lines += modules.tied_differences(model, tensors)
         held: dict[str, Any] = {}
         for (key, part), (prefix, _) in zip(self._modules(), self.target.parts, strict=True):
-            full = {name: _join(prefix, name) for name in _live("", part)}
+            came = [name for name in _inside(prefix, part, late) if _join(prefix, name) in model]
+            full = {name: _join(prefix, name) for name in [*_live("", part), *came]}
             held[key] = {name: model[each] for name, each in full.items() if each in model}
             held[key] |= besides.get(f"module {key}", {})
+            if came:
+                held[key][BESIDES] = {**held[key].get(BESIDES, {}), _LATE: came}
         steps = []
         named = zip(self.target.optimizers, self.target.parameter_names(), strict=True)
+        first = 0
         for place, (optimizer, names) in enumerate(named):
-            state, more = _cut_optimizer(optimizer, names, parts, lines)
-            more |= besides.get(f"optimizer {place}", {})
+            beside = besides.get(f"optimizer {place}", {})
+            alike = mine.groups[first:] if len(mine.groups) == self._group_count() else []
+            state, more = _cut_optimizer(optimizer, names, parts, alike, lines)
+            if beside.get("gradients_are") == gradients.READ:  # none: those of now are cleared
+                more = {"gradients": {}, **more}
+            more |= beside
+            first += len(optimizer.param_groups)
             steps.append({**state, **({BESIDES: more} if more else {})})
         return {"modules": held, "optimizers": steps}, lines
+
+    def _group_count(self) -> int:
+        return sum(len(each.param_groups) for each in self.target.optimizers)
 
 
 class _SavedParts(msgspec.Struct, forbid_unknown_fields=True):
@@ -194,6 +239,12 @@ class _SavedParts(msgspec.Struct, forbid_unknown_fields=True):
     groups: list[dict[str, Any]]
     gradients: dict[str, Any]
     besides: dict[str, dict[str, Any]] = {}
+    late: list[str] = []
+
+    @property
+    def names(self) -> set[str]:
+        """What a rank must hold to restore this; a buffer that comes in training needs no name."""
+        return {*self.model}.difference(self.late) | {*map(_STEPPED, self.groups_of())}
 
     @property
     def is_uncuttable(self) -> bool:
@@ -224,10 +275,17 @@ def _saved(stored: Any) -> _SavedParts:
 
 
 def _cut_optimizer(
-    optimizer: Optimizer, names: Sequence[str], parts: Sequence[_SavedParts], lines: list[str]
+    optimizer: Optimizer,
+    names: Sequence[str],
+    parts: Sequence[_SavedParts],
+    alike: Sequence[dict[str, Any]],
+    lines: list[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the state as `optimizer` would have saved it, by the numbers of its parameters, and
     what would stand beside it. Add to `lines` what does not fit.
+
+    `alike`: this rank's groups before, if there were as many: an empty one has the options of its
+    place.
     """
     homes, entries, pending = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for part in reversed(parts):
@@ -242,9 +300,12 @@ def _cut_optimizer(
         options = [_options(each) for each in found]
         if any(each != options[0] for each in options[1:]):
             lines.append(f"param_groups/{position}: its parameters had groups of other options")
-        chosen = dict(found[0] if found else live)
+        if isinstance(optimizer, LBFGS) and found and list(found[0]["params"]) != held:
+            lines.append("LBFGS has one state of all its parameters: give it the same ones")
+        spare = alike[position] if alike and not held else live
+        chosen = {key: each for key, each in (found or [spare])[0].items() if key != _NAMES}
         moved.append(chosen.pop(_MOVED, {}))
-        groups.append(chosen | {"params": live["params"]})
+        groups.append(chosen | {key: live[key] for key in ("params", _NAMES) if key in live})
     numbered = dict(enumerate(names))
     state = {number: entries[name] for number, name in numbered.items() if name in entries}
     gradients = {str(number): pending[name] for number, name in numbered.items() if name in pending}
@@ -254,15 +315,27 @@ def _cut_optimizer(
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {
-        key: each for key, each in group.items() if key not in ("params", "param_names", _MOVED)
-    }
+    kept = {key: each for key, each in group.items() if key not in ("params", _NAMES, _MOVED)}
     whole: dict[str, Any] = read_whole(kept)
     return whole
 
 
 def _live(prefix: str, part: nn.Module) -> dict[str, Any]:
     return {_join(prefix, name): each for name, each in modules.live_entries(part).items()}
+
+
+def _inside(prefix: str, part: nn.Module, names: Iterable[str]) -> Iterator[str]:
+    """Yield those of `names` that lie in a module of `part`, by its own names."""
+    known = dict(modules.unwrap(part).named_modules(remove_duplicate=False))
+    for name in sorted(names):
+        if name.startswith(begin := _join(prefix, "")):
+            own = name.removeprefix(begin)
+            if own.rpartition(".")[0] in known:
+                yield own
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, times in Counter(names).items() if times > 1)
 
 
 def _join(prefix: str, name: str) -> str:

@@ -141,7 +141,7 @@ def differences(module: nn.Module, stored: Any) -> list[str]:
     ]
     for name, value in there.items():
         lines += tensor_differences(name, value, live.get(name))
-    return lines + _tied_differences(there, live)
+    return lines + tied_differences(there, live)
 
 
 def _buffers_without_module(root: nn.Module, names: Iterable[str]) -> Iterator[str]:
@@ -430,7 +430,7 @@ def _own_state(
     return given
 
 
-def _tied_differences(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+def tied_differences(there: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
     """Return one line for each tensor that shares memory here but was stored separately: the second
     would silently overwrite the first.
     """
