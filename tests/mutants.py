@@ -23,6 +23,7 @@ from mutant_trials import SOURCE, Limits, Trial, Verdict, verdicts
 ELSEWHERE = (
     "apps",
     "board",
+    "catboost",
     "cli",
     "cluster",
     "compat",
