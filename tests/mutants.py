@@ -34,6 +34,7 @@ ELSEWHERE = (
     "lightning",
     "mirror",
     "run",
+    "script",
     "supervise",
     "track",
     "trainers",
