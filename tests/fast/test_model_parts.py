@@ -265,6 +265,9 @@ def test_what_has_no_name_in_the_whole_model_is_refused():
     """Two parts of one name, and an optimizer of something else."""
     with pytest.raises(UsageError, match=r"two parts hold 'bias'.*their places"):
         ModelParts([nn.Linear(1, 1), nn.Linear(1, 1)])
+    wrong: Any = "model"
+    with pytest.raises(UsageError, match="modules and optimizers, and no str"):
+        ModelParts(wrong)
     with pytest.raises(UsageError, match="none of the ModelParts has"):
         ModelParts(nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters()))
 

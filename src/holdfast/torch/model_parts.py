@@ -39,8 +39,8 @@ class ModelParts:
     or cut otherwise, a run resumes with the same parameters and moments.
 
     Raises:
-        UsageError: a name comes twice, an optimizer has a parameter that no part has, or two have
-            the same one.
+        UsageError: a part is no module, a name comes twice, an optimizer has a parameter that no
+            part has, or two have the same one.
     """
 
     def __init__(
@@ -53,6 +53,10 @@ class ModelParts:
         )
         self.parts: list[tuple[str, nn.Module]] = list(pairs)
         self.optimizers: list[Optimizer] = _all(optimizers)
+        for each in (*(part for _, part in self.parts), *self.optimizers):
+            if not isinstance(each, nn.Module | Optimizer):
+                kind = type(each).__name__
+                raise UsageError(f"ModelParts holds modules and optimizers, and no {kind}")
         names = [name for prefix, part in self.parts for name in _live(prefix, part)]
         if twice := _repeated(names):
             raise UsageError(
