@@ -80,6 +80,18 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @click.option(
     "--write", is_flag=True, help="With --fix: write the script if the last drill says identical."
 )
+@click.option(
+    "--resume-with",
+    metavar="COMMAND",
+    default="",
+    help="Drill a program without a Run: this resumes it, {checkpoint} being a path.",
+)
+@click.option(
+    "--checkpoints",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --resume-with: the files or folders that it saves. May be repeated.",
+)
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **chosen: Any) -> None:
@@ -97,6 +109,12 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
 
         holdfast drill --fix -- python train.py
 
+    With --resume-with, COMMAND needs no Run: it is resumed by its own means, and the drill tells
+    what they lose. Each run works in a copy of this directory.
+
+        holdfast drill --resume-with 'python train.py --resume {checkpoint}'
+        --checkpoints 'out/*.pt' -- python train.py
+
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others
     COMMAND itself.
 
@@ -106,6 +124,8 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
     """
     if write and not fix:
         raise UsageError("--write goes with --fix")
+    if fix and chosen["resume_with"]:
+        raise UsageError("--fix adds to scripts with a Run, and --resume-with drills those without")
     if fix:
         raise click.exceptions.Exit(
             repair_and_report(

@@ -32,6 +32,7 @@ from .attempts import (
 from .evidence import RunTrace
 from .kill import AttemptProgress, ChildExit
 from .output import Section
+from .own_resume import program
 from .places import AGAIN, SafePointSequence
 from .plan import DrillOptions, Kill, RunPace, measure_pace
 from .report import Divergence, DrillReport, ResumePoint
@@ -483,4 +484,12 @@ def drill(
         UsageError: the command cannot be drilled.
         ChildError: the command failed without a kill.
     """
-    return Drill(command, options, say, watch).run()
+    if not options.resume_with:
+        return Drill(command, options, say, watch).run()
+    program.require_patterns(options)
+    began = time.monotonic()
+    with kill.unwinding_on_signals(), _runs_directory(options.keep) as place:
+        found = program.OwnResumeDrill(command, options, say, watch, place).run()
+    found.total_s = time.monotonic() - began
+    found.kept = None if options.keep is None else str(options.keep)
+    return found

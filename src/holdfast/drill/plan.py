@@ -71,6 +71,9 @@ class DrillOptions(NamedTuple):
     exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
     damage: bool = True
     keep: Path | None = None  # where to keep the runs
+    # the command that resumes a program without a Run; {checkpoint} in it stands for a path
+    resume_with: str = ""
+    checkpoints: Sequence[str] = ()  # patterns of the files or folders that it saves
 
 
 def measure_pace(events: Sequence[Event], total_s: float) -> RunPace:
