@@ -34,7 +34,7 @@ from .kill import AttemptProgress, ChildExit
 from .output import Section
 from .own_resume import program
 from .places import AGAIN, SafePointSequence
-from .plan import DrillOptions, Kill, RunPace, measure_pace
+from .plan import DrillOptions, Kill, RunPace, fit_budget, measure_pace
 from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
@@ -77,6 +77,7 @@ class Drill:
     def _run(self, place: Path) -> DrillReport:
         first = self._run_undisturbed(place / "first", 1)
         times = 3 + (1 if self.options.steps is None else 0)
+        self.options = fit_budget(self.options, first.total_s, first.start_s, times)
         took_s = first.total_s * times + first.start_s * (self.options.kills + 2)
         self.say(
             f"the whole drill will take about {max(1, round(took_s / 60))} min"

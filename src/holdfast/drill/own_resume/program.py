@@ -21,7 +21,7 @@ from ...legible import counted
 from .. import kill, output, report
 from ..files import list_files
 from ..places import seeded_fraction
-from ..plan import RANK, DrillOptions
+from ..plan import RANK, DrillOptions, fit_budget
 from ..report import DrillAttempt, DrillReport, Loss
 from . import copies, steps, values
 from .copies import FileState
@@ -100,7 +100,10 @@ class OwnResumeDrill:
 
     def run(self) -> DrillReport:
         """Run the drill and return the findings."""
-        ends = [self._run_undisturbed(number) for number in (1, 2)]
+        first = self._run_undisturbed(1)
+        start_s = first.saves[0][0] if first.saves else first.took_s  # to its first checkpoint
+        self.options = fit_budget(self.options, first.took_s, start_s, 3)
+        ends = first, self._run_undisturbed(2)
         whole, second = self._steps("first"), self._steps("second")
         left = {name: self._left(name) for name in ("first", "second")}
         found = DrillReport(
