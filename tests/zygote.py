@@ -110,6 +110,8 @@ def _run(asked):
         if module in sys.modules:
             getattr(sys.modules[module], seed)()
     opened.record_opened_files()
+    for each in [path for path in os.environ.get("PYTHONPATH", "").split(":") if path.endswith("/observe")]:
+        runpy.run_path(f"{each}/sitecustomize.py", run_name="sitecustomize")
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
         code = 0

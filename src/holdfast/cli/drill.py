@@ -13,7 +13,7 @@ from .. import drill, scan, terminal
 from ..drill.plan import SIGNALS
 from ..drill.table import COLUMNS, attempt_cells, report_lines
 from ..errors import ChildError, UsageError
-from . import options, print_error
+from . import code_scanning, options, print_error
 from .formatting import echo, echo_json, escape_text, print_table
 from .init import repair_and_report
 from .report import write_page_of
@@ -80,9 +80,30 @@ class _Signals(click.ParamType):  # type: ignore[type-arg]  # generic in the new
 @click.option(
     "--write", is_flag=True, help="With --fix: write the script if the last drill says identical."
 )
+@click.option(
+    "--resume-with",
+    metavar="COMMAND",
+    default="",
+    help="Drill a program without a Run: this resumes it, {checkpoint} being a path.",
+)
+@click.option(
+    "--checkpoints",
+    multiple=True,
+    metavar="PATTERN",
+    help="With --resume-with: the files or folders that it saves. May be repeated.",
+)
+@code_scanning.scanning
 @options.as_json
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **chosen: Any) -> None:
+def command(
+    as_json: bool,
+    fix: bool,
+    write: bool,
+    sarif: Path | None,
+    github: bool,
+    command: tuple[str, ...],
+    **chosen: Any,
+) -> None:
     """Run COMMAND, a script that uses holdfast.Run, twice undisturbed and once with kills; compare
     every bit.
 
@@ -97,6 +118,12 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
 
         holdfast drill --fix -- python train.py
 
+    With --resume-with, COMMAND needs no Run: it is resumed by its own means, and the drill tells
+    what they lose. Each run works in a copy of this directory.
+
+        holdfast drill --resume-with 'python train.py --resume {checkpoint}'
+        --checkpoints 'out/*.pt' -- python train.py
+
     KILL strikes every process that COMMAND has started, RANK one of its ranks only, the others
     COMMAND itself.
 
@@ -106,6 +133,8 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
     """
     if write and not fix:
         raise UsageError("--write goes with --fix")
+    if fix and chosen["resume_with"]:
+        raise UsageError("--fix adds to scripts with a Run, and --resume-with drills those without")
     if fix:
         raise click.exceptions.Exit(
             repair_and_report(
@@ -113,14 +142,19 @@ def command(as_json: bool, fix: bool, write: bool, command: tuple[str, ...], **c
             )
         )
     report = run_drill(command, drill.DrillOptions(**chosen), as_json=as_json)
-    page = write_page(report)
+    lines = [*report_lines(report), *write_page(report)]
     if as_json:
         echo_json(msgspec.to_builtins(report))
     else:
         if report.attempts:
             print_table(COLUMNS, [attempt_cells(attempt) for attempt in report.attempts])
-        for line in [*report_lines(report), *page]:
+        for line in lines:
             echo(line)
+    found, summary = (
+        code_scanning.drill_findings(report),
+        code_scanning.drill_summary(report, lines),
+    )
+    code_scanning.publish(found, summary, sarif=sarif, github=github)
     if report.exit_code:
         raise click.exceptions.Exit(report.exit_code)
 

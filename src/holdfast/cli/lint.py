@@ -19,11 +19,13 @@ from ..batch.script import ScriptContext
 from ..cluster import slurm
 from ..errors import NotFound, UsageError
 from ..legible import counted
-from . import measured, options
+from . import code_scanning, measured, options
+from .code_scanning import ScanFinding
 from .formatting import echo, print_report
 
 LOSES_WORK = 11
 _CODES = {"style": 0, "may lose work": 1, "loses work": LOSES_WORK}
+_LEVELS = {"style": "note", "may lose work": "warning", "loses work": "error"}
 _UNREAD = 2
 
 
@@ -36,8 +38,16 @@ _UNREAD = 2
     help="Judge by what RUN's saves took.",
 )
 @click.option("--fix", is_flag=True, help="Write the fixes that need no decision into the scripts.")
+@code_scanning.scanning
 @options.as_json
-def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool) -> int:
+def command(
+    scripts: tuple[str, ...],
+    run: str | None,
+    fix: bool,
+    sarif: Path | None,
+    github: bool,
+    as_json: bool,
+) -> int:
     """Find, in Slurm batch scripts, signals that reach nobody, output that is lost, requeues that
     do not come.
 
@@ -77,6 +87,17 @@ def command(scripts: tuple[str, ...], run: str | None, fix: bool, as_json: bool)
     for each in unread:
         echo(f"holdfast: {each['file']}: {each['why']}", err=True)
     print_report({"findings": found, "unread": unread, "fixed": mended}, shown, as_json=as_json)
+    scanned = [
+        ScanFinding(
+            each["rule"],
+            _LEVELS[each["severity"]],
+            f"{each['what']}. {each['fix']}",
+            each["file"],
+            each["line"],
+        )
+        for each in found
+    ]
+    code_scanning.publish(scanned, ["```text", *shown, "```"], sarif=sarif, github=github)
     codes = [_CODES[each["severity"]] for each in found]
     return max([*codes, _UNREAD if unread else 0])
 

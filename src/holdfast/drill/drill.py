@@ -32,8 +32,9 @@ from .attempts import (
 from .evidence import RunTrace
 from .kill import AttemptProgress, ChildExit
 from .output import Section
+from .own_resume import program
 from .places import AGAIN, SafePointSequence
-from .plan import DrillOptions, Kill, RunPace, measure_pace
+from .plan import DrillOptions, Kill, RunPace, fit_budget, measure_pace
 from .report import Divergence, DrillReport, ResumePoint
 from .safepoint import SafePoint
 
@@ -76,6 +77,7 @@ class Drill:
     def _run(self, place: Path) -> DrillReport:
         first = self._run_undisturbed(place / "first", 1)
         times = 3 + (1 if self.options.steps is None else 0)
+        self.options = fit_budget(self.options, first.total_s, first.start_s, times)
         took_s = first.total_s * times + first.start_s * (self.options.kills + 2)
         self.say(
             f"the whole drill will take about {max(1, round(took_s / 60))} min"
@@ -483,4 +485,12 @@ def drill(
         UsageError: the command cannot be drilled.
         ChildError: the command failed without a kill.
     """
-    return Drill(command, options, say, watch).run()
+    if not options.resume_with:
+        return Drill(command, options, say, watch).run()
+    program.require_patterns(options)
+    began = time.monotonic()
+    with kill.unwinding_on_signals(), _runs_directory(options.keep) as place:
+        found = program.OwnResumeDrill(command, options, say, watch, place).run()
+    found.total_s = time.monotonic() - began
+    found.kept = None if options.keep is None else str(options.keep)
+    return found

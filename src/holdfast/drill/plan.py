@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ..errors import UsageError
 from ..journal import Event
 from ..settings import DrillTarget
 from .evidence import SafePoint
@@ -71,6 +72,30 @@ class DrillOptions(NamedTuple):
     exempt: Sequence[str] = ()  # patterns of metrics' names, besides timings, and of printed lines
     damage: bool = True
     keep: Path | None = None  # where to keep the runs
+    # seconds for the whole drill; fewer kills are done if so many would take longer
+    budget_s: float | None = None
+    # the command that resumes a program without a Run; {checkpoint} in it stands for a path
+    resume_with: str = ""
+    checkpoints: Sequence[str] = ()  # patterns of the files or folders that it saves
+
+
+def fit_budget(options: DrillOptions, total_s: float, start_s: float, runs: int) -> DrillOptions:
+    """Return the options with as many kills as fit into the budget, by the first run's times:
+    `runs` whole runs, and a start for each kill.
+
+    Raises:
+        UsageError: not even one kill fits.
+    """
+    if options.budget_s is None:
+        return options
+    most = int((options.budget_s - runs * total_s) / max(start_s, 0.1)) - 2
+    if most < 1:
+        least = runs * total_s + 3 * start_s
+        raise UsageError(
+            f"a drill with one kill takes about {least:.0f} s here, and the budget is "
+            f"{options.budget_s:.0f} s: raise it, or give the command fewer steps"
+        )
+    return options._replace(kills=min(options.kills, most))
 
 
 def measure_pace(events: Sequence[Event], total_s: float) -> RunPace:

@@ -69,9 +69,21 @@ class Divergence(msgspec.Struct, kw_only=True):
     fixes: list[Fix] = []
 
 
+class Loss(msgspec.Struct, frozen=True):
+    """Something that a program's own resume did not bring back."""
+
+    kind: str  # "optimizer", "scheduler", "generator", "batches twice", ...
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.what}"
+
+
 class DrillReport(msgspec.Struct, kw_only=True):
     verdict: str
     command: list[str]
+    resume_with: str = ""  # the program's own resume, where that is what was drilled
+    losses: list[Loss] = []  # what it did not bring back
     seed: int
     kills_asked: int
     kills_proven: int = 0  # distinct places from which the run was resumed after a kill

@@ -41,6 +41,9 @@ def report_lines(report: DrillReport) -> Iterator[str]:
         "read from another run, besides the run's own directory",
         [str(each) for each in report.leftovers],
     )
+    yield from (f"lost by its own resume: {each}" for each in report.losses)
+    if report.resume_with:
+        yield from _first_differences("files that differ", report.file_differences)
     for note in report.notes:
         yield f"note: {note}"
     if report.divergence is not None:
@@ -93,7 +96,16 @@ def _interruption(attempt: DrillAttempt) -> str:
 
 
 def _count_lines(report: DrillReport) -> Iterator[str]:
-    if report.attempts:
+    if report.resume_with and report.attempts:
+        yield (
+            f"compared with an uninterrupted run: {counted(report.steps, 'optimizer step')}, "
+            f"{counted(report.files_compared, 'file')} by value"
+        )
+        yield (
+            f"resumed after {counted(report.kills_proven, 'kill')} of {report.kills_asked}; "
+            f"{counted(len(report.attempts), 'attempt')}, {report.total_s:.0f} s in all"
+        )
+    elif report.attempts:
         states, metrics = (
             counted(report.states_compared, "state"),
             counted(report.metric_lines, "line"),
