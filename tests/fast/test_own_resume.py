@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def written(path, **files):
     return copies.written_files(path, {})
 
 
-FILES = {
+FILES: dict[str, Any] = {
     "model_pt": {"w": torch.ones(3), "time": 1.0, "epoch": 3},
     "log_csv": [["1", "0.5"], ["2", "0.25"]],
     "rows_jsonl": [{"loss": 1.5}],

@@ -19,7 +19,7 @@ MOST_FILES = 5_000
 _CHUNK = 1 << 20
 
 
-class FileState(NamedTuple):
+class CheckpointState(NamedTuple):
     """What shows that a file or a folder was written again."""
 
     newest_ns: int
@@ -71,7 +71,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def list_checkpoints(place: Path, patterns: Sequence[str]) -> dict[Path, FileState]:
+def list_checkpoints(place: Path, patterns: Sequence[str]) -> dict[Path, CheckpointState]:
     """Return the checkpoints in `place` and their states, the newest last."""
     found = {}
     for path in {path for pattern in patterns for path in scan.glob(place, pattern)}:
@@ -80,13 +80,13 @@ def list_checkpoints(place: Path, patterns: Sequence[str]) -> dict[Path, FileSta
     return dict(sorted(found.items(), key=lambda pair: (pair[1].newest_ns, pair[0].name)))
 
 
-def file_state(path: Path) -> FileState:
+def file_state(path: Path) -> CheckpointState:
     """Return the state of a file, or of all files below a folder."""
     if not scan.is_dir(path):
         facts = path.stat()
-        return FileState(facts.st_mtime_ns, facts.st_size, 1)
+        return CheckpointState(facts.st_mtime_ns, facts.st_size, 1)
     inside = [Path(folder, name).stat() for folder, _, names in scan.walk(path) for name in names]
-    return FileState(
+    return CheckpointState(
         max((each.st_mtime_ns for each in inside), default=path.stat().st_mtime_ns),
         sum(each.st_size for each in inside),
         len(inside),

@@ -24,7 +24,7 @@ from ..places import seeded_fraction
 from ..plan import RANK, DrillOptions, fit_budget
 from ..report import DrillAttempt, DrillReport, Loss
 from . import copies, steps, values
-from .copies import FileState
+from .copies import CheckpointState
 from .steps import ObservedStep
 
 PLACEHOLDER = "{checkpoint}"
@@ -239,7 +239,7 @@ class OwnResumeDrill:
         wanted = min(self.options.kills, found.places)
         self._say(f"killed run: {counted(wanted, 'kill')} over {first.took_s:.0f} s")
         self._prepare("killed")
-        losses, refused = list[Loss](), dict[Path, FileState]()
+        losses, refused = list[Loss](), dict[Path, CheckpointState]()
         order = {saved: number for number, (_, saved) in enumerate(first.saves, 1)}
         given = reached = saved = 0
         for attempt in range(1, 2 * wanted + 4):
@@ -290,7 +290,7 @@ class OwnResumeDrill:
     def _refuse(
         self,
         losses: list[Loss],
-        refused: dict[Path, FileState],
+        refused: dict[Path, CheckpointState],
         checkpoint: Path | None,
         ended: ProgramEnd,
         attempt: int,
@@ -316,7 +316,7 @@ class OwnResumeDrill:
             )
         )
 
-    def _newest(self, refused: dict[Path, FileState]) -> Path | None:
+    def _newest(self, refused: dict[Path, CheckpointState]) -> Path | None:
         found = copies.list_checkpoints(self._place / "killed", self.options.checkpoints)
         whole = [path for path, state in found.items() if refused.get(path) != state]
         return whole[-1] if whole else None
