@@ -57,7 +57,7 @@ mv .lock/pinned $(1)
 rm -rf .lock
 endef
 
-.PHONY: setup demo check test prove test-slurm test-frameworks test-versions soak lint types docs bench bench-gpu lock frameworks-lock bench-lock docs-lock clean
+.PHONY: setup demo check test prove test-slurm test-frameworks test-versions soak lint types docs bench bench-gpu trust lock frameworks-lock bench-lock docs-lock clean
 
 ifeq ($(MAKECMDGOALS),demo)
 $(info make demo: trains examples/digits/train.py, kills it five times, damages its files twice, and compares every bit)
@@ -115,6 +115,9 @@ bench: $(BENCH)/.ready  ## every table into benchmarks/results, and the picture;
 	$(MEASURE)/targets.py --out $(RESULTS)
 	$(MEASURE)/beside.py --out $(RESULTS)
 	$(MEASURE)/picture.py --out $(RESULTS) --picture $(PICTURE)
+
+trust: setup $(FRAMEWORKS)/.ready $(BENCH)/.ready  ## what checkpoint libraries do when something fails, into docs/trust.md: half an hour; needs strace
+	$(BIN)/python benchmarks/trust/run.py
 
 bench-gpu: $(BENCH)/.ready  ## saves from a GPU; says so when there is none
 	$(MEASURE)/gpu.py $(if $(SIZES),--sizes $(SIZES)) --rounds $(ROUNDS) --out $(RESULTS)

@@ -26,6 +26,7 @@ LOSSES = {
     "started over": "started over",
     "more steps": "steps",
     "torn": "torn checkpoint",
+    "stuck": "torn checkpoint",  # the program finds its checkpoint by itself, and so the same one each time
 }
 RIGHT = ["right", "by epochs", "passes over", "accumulates", "noise", "last"]
 TABLE = "table: losses of a program's own resume that the drill has named"
@@ -39,7 +40,7 @@ def drilled(zygotes, fault, place, seed=1, kills=3):
         kills=kills,
         signals=("KILL",),
         seed=seed,
-        resume_with=f"{python} train.py {shlex.quote(fault)} {{checkpoint}}",
+        resume_with=f"{python} train.py {shlex.quote(fault)} {'newest' if fault == 'stuck' else '{checkpoint}'}",
         checkpoints=("out/*.pt",),
     )
     before = os.getcwd()

@@ -34,6 +34,7 @@ _BEGUN = re.compile(r"(\d+)\s+(\w+)\((.*) <unfinished \.\.\.>$")
 _RESUMED = re.compile(r"(\d+)\s+<\.\.\. (\w+) resumed>(.*)$")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
 _HELD = re.compile(r"(\d+)<")
+_BELOW = re.compile(r'(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)>, "((?:\\x[0-9a-f]{2})*)"')  # a folder, a name in it
 
 
 class Made(NamedTuple):
@@ -75,7 +76,7 @@ def recorded(place: Path, story: str, without: str = "") -> Recorded:
         text=True,
     )
     assert done.stdout.startswith("saved"), done.stderr
-    made = list(_parsed(log.read_text(), _hex(os.fsencode(place))))
+    made = list(parsed(log, place))
     assert [each.said for each in made if each.said] == [int(line.split()[1]) for line in done.stdout.splitlines()]
     log.unlink()
     sites = {line.removeprefix("site ") for line in done.stderr.splitlines() if line.startswith("site ")}
@@ -90,9 +91,11 @@ def _hex(data: bytes) -> str:
     return "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def _parsed(text: str, place: str) -> Iterator[Made]:
-    """In the order in which they end; but a sync covers only what had ended when it began."""
-    lines = text.splitlines()
+def parsed(log: Path, changed: Path) -> Iterator[Made]:
+    """What strace wrote of changes below a folder, in the order in which the calls end; but a sync covers only what had
+    ended when it began.
+    """
+    lines, place = log.read_text().splitlines(), _hex(os.fsencode(changed))
     begun: dict[tuple[str, str], tuple[int, str]] = {}
     found: list[tuple[int, Made]] = []
     for number, line in enumerate(lines):
@@ -117,7 +120,10 @@ def _made(name: str, arguments: str, result: int) -> Made:
     texts = tuple(bytes.fromhex(each.replace("\\x", "")) for each in _TEXT.findall(arguments))
     plain = [each.strip() for each in _TEXT.sub("", re.sub(r"<[^>]*>", "", arguments)).split(",")]
     numbers = tuple(int(each) for each in plain if each.isdecimal())
-    flags = next((each for each in plain if each.startswith("O_")), "")
+    flags = next((each for each in plain if each.startswith(("O_", "AT_REMOVEDIR"))), "")
+    if name.removesuffix("2").endswith("at") and name != "symlinkat":
+        below = [tuple(bytes.fromhex(part.replace("\\x", "")) for part in pair) for pair in _BELOW.findall(arguments)]
+        texts = tuple(os.path.join(*pair) for pair in below) or texts
     held = _HELD.match(arguments)
     said = 0
     if name == "write" and held is not None and held[1] == "1" and texts[0].startswith(b"saved "):
@@ -137,7 +143,7 @@ class Again:
         self._was, self._base = os.fsencode(was), os.fsencode(base)
         self._open: dict[int, int] = {}  # descriptor of the process -> ours
 
-    def _path(self, text: bytes) -> str:
+    def path(self, text: bytes) -> str:
         assert text.startswith(self._was + b"/") or text == self._was, text
         return os.fsdecode(self._base + text[len(self._was) :])
 
@@ -156,7 +162,7 @@ class Again:
         if made.result in self._open:
             os.close(self._open.pop(made.result))
         with suppress(FileNotFoundError):  # a look at what another thread removes
-            self._open[made.result] = os.open(self._path(made.texts[0]), flags, 0o644)
+            self._open[made.result] = os.open(self.path(made.texts[0]), flags, 0o644)
 
     def _close(self, made: Made) -> None:
         if made.descriptor in self._open:
@@ -164,6 +170,10 @@ class Again:
 
     def _write(self, made: Made) -> None:
         assert os.write(self._open[made.descriptor], made.texts[0][: made.result]) == made.result
+
+    def _writev(self, made: Made) -> None:
+        data = b"".join(made.texts)[: made.result]
+        assert os.write(self._open[made.descriptor], data) == made.result
 
     def _pwrite64(self, made: Made) -> None:
         descriptor, data = self._open[made.descriptor], made.texts[0][: made.result]
@@ -182,26 +192,30 @@ class Again:
         """It changes nothing."""
 
     def _rename(self, made: Made) -> None:
-        os.rename(*map(self._path, made.texts))
+        os.rename(*map(self.path, made.texts))
 
     def _linkat(self, made: Made) -> None:
-        os.link(*map(self._path, made.texts))
+        os.link(*map(self.path, made.texts))
 
     def _symlink(self, made: Made) -> None:
-        os.symlink(os.fsdecode(made.texts[0]), self._path(made.texts[1]))
+        os.symlink(os.fsdecode(made.texts[0]), self.path(made.texts[1]))
 
     def _mkdir(self, made: Made) -> None:
-        os.mkdir(self._path(made.texts[0]))
+        os.mkdir(self.path(made.texts[0]))
 
     def _unlink(self, made: Made) -> None:
-        os.unlink(self._path(made.texts[0]))
+        os.unlink(self.path(made.texts[0]))
 
     def _rmdir(self, made: Made) -> None:
-        os.rmdir(self._path(made.texts[0]))
+        os.rmdir(self.path(made.texts[0]))
 
     _fdatasync = _fsync
     _renameat2 = _renameat = _rename
     _link, _symlinkat = _linkat, _symlink
+    _mkdirat = _mkdir
+
+    def _unlinkat(self, made: Made) -> None:
+        (os.rmdir if "AT_REMOVEDIR" in made.flags else os.unlink)(self.path(made.texts[0]))
 
 
 class Moment(NamedTuple):

@@ -13,6 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 FAULT, RESUMED = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+if RESUMED == "newest":
+    RESUMED = max(("out/" + name for name in os.listdir("out")), key=lambda path: os.stat(path).st_mtime_ns)
 EPOCHS, SIZE, EVERY = 3, 8, 3
 BY_EPOCHS = FAULT == "by epochs"
 torch.manual_seed(0)
@@ -113,7 +115,7 @@ def save(name):
         "python": random.getstate(),
         "gradients": [each.grad for each in model.parameters()],
     }
-    if FAULT == "torn":
+    if FAULT in ("torn", "stuck"):
         torch.save(kept, "whole")
         with open("whole", "rb") as whole, open(f"out/{name}", "wb", buffering=0) as file:
             while data := whole.read(2000):  # piece by piece, as a larger one is written

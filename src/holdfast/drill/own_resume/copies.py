@@ -5,7 +5,7 @@ files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +91,17 @@ def file_state(path: Path) -> CheckpointState:
         sum(each.st_size for each in inside),
         len(inside),
     )
+
+
+def opened_below(place: Path, processes: Iterable[int]) -> list[Path]:
+    """Return the files below `place` that these processes hold open, by /proc; none without it."""
+    found = list[Path]()
+    for pid in processes:
+        for number in scan.names(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # it is closed, or the process has ended
+                path = Path(os.readlink(f"/proc/{pid}/fd/{number}"))
+                found += [path] if path.is_relative_to(place) else []
+    return found
 
 
 def written_files(place: Path, before: dict[str, tuple[int, int]]) -> dict[str, Path]:

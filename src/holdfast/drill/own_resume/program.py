@@ -30,7 +30,9 @@ from .steps import ObservedStep
 PLACEHOLDER = "{checkpoint}"
 OBSERVED = "HOLDFAST_OBSERVED"  # as in observe/sitecustomize.py
 _OBSERVE = Path(__file__).with_name("observe")
-_SETTLED_S = 0.005  # a file that has not changed for so long is written
+_SETTLED_S = (
+    0.005  # a file that has not changed for so long, and that nobody holds open, is written
+)
 _POLL_S = 0.001
 _LEAST_S, _PATIENCE = 120.0, 5
 
@@ -60,8 +62,10 @@ class ProgramEnd(NamedTuple):
 class SaveWatch:
     """Counts the checkpoints that a running program completes."""
 
-    def __init__(self, place: Path, patterns: Sequence[str]) -> None:
-        self._place, self._patterns = place, patterns
+    def __init__(
+        self, place: Path, patterns: Sequence[str], processes: Callable[[], Sequence[int]]
+    ) -> None:
+        self._place, self._patterns, self._processes = place, patterns, processes
         self._folders = {(place / pattern).parent for pattern in patterns}
         self._known = copies.list_checkpoints(place, patterns)
         self._pending: dict[Path, float] = {}
@@ -76,6 +80,11 @@ class SaveWatch:
             if self._known.get(path) != state:
                 self._pending[path] = now_s
         settled = [path for path, since in self._pending.items() if now_s - since > _SETTLED_S]
+        if settled:
+            opened = copies.opened_below(self._place, self._processes())
+            settled = [
+                path for path in settled if not any(each.is_relative_to(path) for each in opened)
+            ]
         for path in settled:
             del self._pending[path]
             self.ends.append((now_s, str(path.relative_to(self._place))))
@@ -93,7 +102,9 @@ class OwnResumeDrill:
         self, command: Sequence[str], options: DrillOptions, say: Say, watch: Watch, place: Path
     ) -> None:
         self.command, self.options, self._say, self._watch = list(command), options, say, watch
-        self._resume, self._place = shlex.split(options.resume_with), place
+        self._resume, self._place = shlex.split(options.resume_with), place.resolve()
+        # whether the program is told its checkpoint; else it finds one
+        self._is_given = PLACEHOLDER in options.resume_with
         self._source = Path.cwd()
         self._before: dict[str, dict[str, tuple[int, int]]] = {}
         self._first_s = float("inf")
@@ -129,10 +140,11 @@ class OwnResumeDrill:
             )
             return found
         losses = self._run_killed(found, whole, ends[0])
-        compared = values.compare_runs(left["first"], left["second"], self._left("killed"))
-        found.files_compared = compared.files
-        found.file_differences = [str(each) for each in compared.differences]
-        losses += steps.losses_in_values(compared.differences, losses)
+        if found.attempts[-1].stop is not None:  # else it could not be started to its end
+            compared = values.compare_runs(left["first"], left["second"], self._left("killed"))
+            found.files_compared = compared.files
+            found.file_differences = [str(each) for each in compared.differences]
+            losses += steps.losses_in_values(compared.differences, losses)
         found.losses = steps.merge_losses(losses)
         found.verdict = _verdict(found)
         if not found.files_compared and not whole:
@@ -192,9 +204,9 @@ class OwnResumeDrill:
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
         }
-        watch = SaveWatch(place, self.options.checkpoints)
         with chdir(place):
             child = kill.ChildTree(command, environment)
+        watch = SaveWatch(place, self.options.checkpoints, child.processes)
         due: float | None = None
         struck = False
         with child:
@@ -256,7 +268,7 @@ class OwnResumeDrill:
             ended = self._start("killed", command or self.command, strike, attempt)
             made = self._steps("killed", attempt)
             finished = not ended.struck and ended.exit == 0
-            resumed = checkpoint is not None or (attempt > 1 and PLACEHOLDER not in self._words())
+            resumed = checkpoint is not None or (attempt > 1 and not self._is_given)
             at = steps.resumed_at(whole, made) if resumed and whole else None
             found.attempts.append(
                 DrillAttempt(
@@ -275,6 +287,9 @@ class OwnResumeDrill:
             self._watch((at or 0) + len(made), len(whole))
             if not ended.struck and ended.exit:
                 self._refuse(losses, refused, checkpoint, ended, attempt)
+                if not self._is_given:  # the program would choose the same one again
+                    found.notes.append("the program cannot be started any more without a hand")
+                    return losses
                 continue
             if resumed:
                 if not losses or all(each.kind == "torn checkpoint" for each in losses):
@@ -298,21 +313,24 @@ class OwnResumeDrill:
         """Note a checkpoint that the program could not resume from.
 
         Raises:
-            ChildError: the checkpoint is not damaged, or the program chose it itself.
+            ChildError: no checkpoint is damaged.
         """
         lines = output.last_lines(ended.tail)
-        torn = checkpoint is not None and _problem(checkpoint)
-        if checkpoint is None or not torn:
+        there = copies.list_checkpoints(self._place / "killed", self.options.checkpoints)
+        tried = [checkpoint] if checkpoint is not None and self._is_given else [*there]
+        torn = {path: why for path in tried if attempt > 1 and (why := _problem(path))}
+        if not torn:
             raise ChildError(
                 "\n".join([f"attempt {attempt} failed with exit {ended.exit}", *lines])
             )
-        refused[checkpoint] = copies.file_state(checkpoint)
+        path, why = next(iter(torn.items()))
+        refused[path] = there[path]
         said = f": {lines[-1]}" if lines else ""
         losses.append(
             Loss(
                 "torn checkpoint",
-                f"a kill in a save left {self._relative(checkpoint)} damaged ({torn}), and the "
-                f"resume failed{said}",
+                f"a kill in a save left {self._relative(path)} damaged ({why}), and the resume "
+                f"failed{said}",
             )
         )
 
@@ -323,14 +341,11 @@ class OwnResumeDrill:
 
     def _resume_command(self, checkpoint: Path | None) -> list[str] | None:
         """Return the words of the resume; None: it needs a checkpoint, and there is none."""
-        if PLACEHOLDER not in self._words():
+        if not self._is_given:
             return self._resume
         if checkpoint is None:
             return None
         return [word.replace(PLACEHOLDER, self._relative(checkpoint)) for word in self._resume]
-
-    def _words(self) -> str:
-        return self.options.resume_with
 
     def _relative(self, checkpoint: Path) -> str:
         return str(checkpoint.relative_to(self._place / "killed"))

@@ -1,0 +1,73 @@
+"""The scorecard of checkpoint libraries: its planted bad ones fail as planted, and one seed says the same twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from needed import needs
+
+TRUST = Path(__file__).parents[2] / "benchmarks/trust"
+sys.path.append(str(TRUST))
+
+from trials import CRASHED, LOST, OLDER, REFUSED, RIGHT, WRONG, judge  # noqa: E402
+
+PLANTED = {"no_fsync": "power loss", "no_rename": "killed in a save", "no_check": "flipped bit"}
+
+
+def run(place, *words):
+    place.mkdir()
+    command = [sys.executable, str(TRUST / "run.py"), "--out", str(place), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    trials = [json.loads(line) for line in (place / "trust.jsonl").read_text().splitlines()]
+    return ended, trials
+
+
+@needs("strace")
+def test_planted_bad_libraries_fail_in_the_way_that_was_planted_and_twice_the_same(tmp_path):
+    """The other two of each fault survive it: a fault strikes nothing but what it is for."""
+    words = [each for name in PLANTED for each in ("--only", name)]
+    words += [each for fault in PLANTED.values() for each in ("--fault", fault)]
+    ended, trials = run(tmp_path / "once", *words, "--trials", "8", "--seed", "3")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count(": found: ") == 3
+    found = {
+        (name, fault): {each["verdict"] for each in trials if (each["library"], each["fault"]) == (name, fault)}
+        for name in PLANTED
+        for fault in PLANTED.values()
+    }
+    assert found["no_check", "flipped bit"] == {WRONG}
+    assert found["no_fsync", "flipped bit"] == found["no_rename", "flipped bit"] == {REFUSED}
+    assert found["no_fsync", "killed in a save"] == found["no_check", "killed in a save"] == {RIGHT}
+    assert found["no_check", "power loss"] == {RIGHT}
+    assert found["no_rename", "killed in a save"] & {REFUSED, LOST}
+    again = run(tmp_path / "twice", *words, "--trials", "8", "--seed", "3")[1]
+    key = ("library", "fault", "trial", "seed", "verdict", "behind")
+    assert [[each[name] for name in key] for each in again] == [[each[name] for name in key] for each in trials]
+
+
+@pytest.mark.parametrize(
+    ("answer", "durable", "verdict"),
+    [
+        ({"step": 3, "is": [3, "a"]}, 3, RIGHT),
+        ({"step": 4, "is": [4, "b"]}, 3, RIGHT),
+        ({"step": 2, "is": [2, "a"]}, 3, OLDER),
+        ({"step": 3, "is": [2, "a"]}, 3, WRONG),
+        ({"step": 3, "is": None}, 3, WRONG),
+        ({"step": None}, 0, RIGHT),
+        ({"step": None}, 1, LOST),
+        ({"error": "ValueError", "text": "cannot read last.pt: cut"}, 1, REFUSED),
+        ({"error": "EOFError", "text": ""}, 1, CRASHED),
+        ({"error": "died", "text": "exit -11 last.pt"}, 1, CRASHED),
+    ],
+)
+def test_a_verdict_is_of_what_came_back_and_what_was_reported_as_saved(answer, durable, verdict, tmp_path):
+    (tmp_path / "last.pt").touch()
+    assert judge(answer, tmp_path, durable).verdict == verdict
+
+
+def test_a_library_is_one_file_of_at_most_sixty_lines():
+    for path in (TRUST / "libraries").glob("*.py"):
+        assert len([line for line in path.read_text().splitlines() if line.strip()]) <= 60, path.name
