@@ -222,7 +222,9 @@ def test_what_is_refused(zygotes, tmp_path):
     assert "start_from=" in refused["ckpt_path"]
     assert "one trainer has one holdfast.lightning" in refused["two callbacks"]
     assert "write training_step(batch)" in refused["dataloader_iter"]
-    assert "knows one device and DDP" in refused["fsdp"]
+    assert "call fully_shard() in configure_model()" in refused["fsdp"]
+    assert "a loss scaler that only DeepSpeed saves" in refused["deepspeed"]
+    assert "tensor_parallel_size=1" in refused["tensor parallel"]
     assert "adds parameter groups" in refused["finetuning"]
     assert "trains nothing" in refused["no batches"]
     for name in ("no sample", "no sample again", "an empty stream"):

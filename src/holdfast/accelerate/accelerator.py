@@ -16,6 +16,7 @@ from accelerate.utils import DistributedType
 
 from ..errors import UsageError
 from ..state.captured import AttributeSet
+from ..trainers.attributes import restored_gradient
 from .live import unwrap
 
 _TRIED = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
@@ -113,7 +114,7 @@ class AccumulationState:
         for model, gradients in zip(own._models, state["gradients"], strict=False):  # noqa: SLF001
             for number, parameter in enumerate(model.parameters()):
                 stored = gradients.get(str(number))
-                parameter.grad = None if stored is None else stored.to(parameter.device)
+                parameter.grad = None if stored is None else restored_gradient(parameter, stored)
         for loader, counts in zip(own._dataloaders, state["loaders"], strict=False):  # noqa: SLF001
             _restore_counts(loader, counts)
 

@@ -21,6 +21,13 @@ from ..trainers.training import ignores_own_checkpoint
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
+_LOST = {
+    "DeepSpeedStrategy": ", whose optimizer keeps master weights and moments in flat partitions,"
+    " with a loss scaler that only DeepSpeed saves: a resume would lack them",
+    "FSDPStrategy": ", which is FSDP1: call fully_shard() in configure_model() instead",
+}
+
+
 def callback_kinds() -> tuple[type, ...]:
     """Return the class `Callback` of each package that is imported; if none is, of one that is
     installed.
@@ -108,10 +115,16 @@ def require_possible(trainer: Any) -> None:
     Raises:
         UsageError: the trainer trains in a way whose state is out of reach.
     """
-    kind = type(trainer.strategy).__name__
-    if kind not in ("SingleDeviceStrategy", "DDPStrategy"):
+    kind, strategy = type(trainer.strategy).__name__, trainer.strategy
+    if kind not in ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy"):
         raise UsageError(
-            f"holdfast.lightning.Holdfast knows one device and DDP, and this Trainer has a {kind}"
+            "holdfast.lightning.Holdfast knows one device, DDP, and FSDP2 by ModelParallelStrategy;"
+            f" this Trainer has a {kind}{_LOST.get(kind, '')}"
+        )
+    if getattr(strategy, "_tensor_parallel_size", 1) != 1:
+        raise UsageError(
+            "tensor parallelism was not tried with Lightning:"
+            " ModelParallelStrategy(data_parallel_size=..., tensor_parallel_size=1) is known"
         )
     launcher = type(trainer.strategy.launcher).__name__
     if launcher not in ("NoneType", "_SubprocessScriptLauncher"):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..terminal import say
-from ..trainers.attributes import PlainAttributes
+from ..trainers.attributes import PlainAttributes, restored_gradient
 from . import framework, results
 from .attributes import attributes_of
 from .checkpoints import CheckpointFiles, with_directory, without_directory
@@ -180,7 +180,7 @@ class TrainerState:
             if not module.automatic_optimization:
                 gradient = state["gradients"].get(name)
                 parameter.grad = (
-                    None if gradient is None else gradient.to(parameter.device, copy=True)
+                    None if gradient is None else restored_gradient(parameter, gradient)
                 )
         for name, each in module.named_modules():
             each.training = name not in resting

@@ -36,6 +36,16 @@ class _LoaderProgress(msgspec.Struct, forbid_unknown_fields=True):
     done: bool
 
 
+class _Dealt(msgspec.Struct):
+    """How accelerate's processes shared out the epoch's order, and what of it is taken."""
+
+    to: tuple[Count, Count, bool]
+    together: Count
+    began: tuple[Count, Count, str]
+    samples: Count
+    digest: str
+
+
 class _FeedShape(msgspec.Struct):
     """The keys that positions of all kinds of feeds have; each kind has more."""
 
@@ -50,6 +60,7 @@ class _FeedShape(msgspec.Struct):
     last_rng: dict[str, Any] = {}
     ahead: list[dict[str, Any]] = []  # under `AHEAD`
     taken: list[tuple[Count, Count]] = []
+    dealt: _Dealt | None = None
     members: list[_FeedShape] = []
     inner: _FeedShape | None = None
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -38,6 +39,7 @@ from .samplers import InterruptibleDistributedGroupedBatchSampler, Interruptible
 _NOTHING = object()
 # keys of positions: a sampler's state between passes; its pass is over
 _MEMORY, _OVER = "memory", "over"
+_DEALT = "dealt"  # likewise: how the processes share the samples out
 
 BatchOrder = Sampler | InterruptibleDistributedSampler  # orders that can start anywhere
 
@@ -179,11 +181,7 @@ class ReplayPlan(BatchPlan):
         if not self._walked:
             self._restore_sampler(at)
         self._walked = True
-        if _OVER in at:
-            return iter(())
-        steps = self._steps(epoch)
-        _skip_to(steps, at)
-        return steps
+        return iter(()) if _OVER in at else self._steps_after(epoch, at)
 
     def _restore_sampler(self, at: FeedPosition) -> None:
         """Give the sampler the state that it had when the pass of `at` began,
@@ -194,8 +192,13 @@ class ReplayPlan(BatchPlan):
             self._memory.restore(before.get(_MEMORY, {}))
             if _OVER not in before:
                 # differs if the sampler depends on earlier epochs
-                _skip_to(self._steps(before["epoch"]), before)
+                self._steps_after(before["epoch"], before)
         self._memory.restore(at.get(_MEMORY, {}))
+
+    def _steps_after(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        steps = self._steps(epoch)
+        _skip_to(steps, at)
+        return steps
 
     def end_position(self) -> dict[str, Any]:
         carried = self._memory.current_values() if self._over else {}
@@ -208,22 +211,117 @@ class ReplayPlan(BatchPlan):
         digest = xxhash.xxh3_128()
         samples, self._over = 0, False
         self._memory.begin_pass()
-        for batches, indices in enumerate(_draw_items(self.source, self.seed, epoch), 1):
+        carried: dict[str, Any] | None = None
+        for batches, indices in enumerate(self._items(epoch), 1):
             digest.update(repr(_plain_indices(indices)).encode())
             samples += _count_samples(indices)
             position = position_of(epoch, batches, samples) | {"digest": digest.hexdigest()}
-            if carried := self._state_before_pass(batches):
+            if carried is None:  # the sampler's state at the pass's beginning, if passes change it
+                carried = self._memory.values_before_pass()
+            if carried:
                 position[_MEMORY] = carried
             yield Step(_with_epoch(indices, epoch), position)
         self._over = True
 
-    def _state_before_pass(self, batches: int) -> dict[str, Any]:
-        """Return the sampler's state at the pass's beginning,
-        if passes change it; read once in a pass.
-        """
-        if batches == 1:
-            self._before = self._memory.values_before_pass()
-        return self._before
+    def _items(self, epoch: int) -> Iterator[Any]:
+        return _draw_items(self.source, self.seed, epoch)
+
+
+class DealtPlan(ReplayPlan):
+    """Batches that accelerate deals out to its processes, from a batch sampler of torch's that all
+    of them draw alike.
+
+    Another number of them deals out what is left of an epoch, if a step takes as many samples of
+    all processes as before.
+    """
+
+    # what was done of the epoch before these processes dealt: batches, samples, their digest
+    _began: tuple[int, int, str] = (0, 0, "")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._whole = getattr(self.source, "batch_sampler", self.source)  # of all processes
+        parts = getattr(self.source, "num_processes", 1)
+        split = getattr(self.source, "split_batches", False)
+        self._together = self._whole.batch_size * (1 if split else parts)
+        self._to = [parts, self._whole.batch_size, split]
+
+    def walk(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        was = at.get(_DEALT, {}).get("together", self._together)
+        if was != self._together:
+            raise Mismatch(
+                f"{at['batches']} batches into epoch {epoch} a step took {was} samples of all"
+                f" processes, and would take {self._together}: in the middle of an epoch keep the"
+                " number of processes times that of samples for each"
+            )
+        return super().walk(epoch, at)
+
+    def describe(self) -> LoaderFacts:
+        return {**super().describe(), "dealt": type(self._whole.sampler).__name__}
+
+    def _steps_after(self, epoch: int, at: FeedPosition) -> Iterator[Step]:
+        dealt = at.get(_DEALT)
+        if dealt is None:  # an epoch begins, or an older version has saved it
+            self._began = 0, 0, ""
+            return super()._steps_after(epoch, at)
+        alike = dealt["to"] == self._to
+        here = at["batches"], dealt["samples"], dealt["digest"]
+        self._began = tuple(dealt["began"]) if alike else here
+        steps = self._steps(epoch)
+        if alike:
+            _skip_to(steps, at, _DEALT)
+            return steps
+        return itertools.chain([*itertools.islice(steps, 1)], steps)  # the first one compares
+
+    def _steps(self, epoch: int) -> Iterator[Step]:
+        done, before, digest = self._began
+        own = {"to": self._to, "together": self._together, "began": [done, before, digest]}
+        for indices, position in super()._steps(epoch):
+            taken = self._rest.note_taken(before + position["batches"] * self._together)
+            batches = done + position["batches"]
+            yield Step(indices, {**position, "batches": batches, _DEALT: {**own, **taken}})
+
+    def _items(self, epoch: int) -> Iterator[Any]:
+        self._rest = source = _Rest(self._whole, *self._began[1:])
+        if self._whole is not self.source:
+            source = copy(self.source)
+            source.batch_sampler = self._rest
+        return _draw_items(source, self.seed, epoch)
+
+
+class _Rest:
+    """The batches of torch's BatchSampler without its first samples, whose digest is known."""
+
+    def __init__(self, source: BatchSampler, skipped: int, digest: str) -> None:
+        self.batch_size, self.drop_last = source.batch_size, source.drop_last
+        self.sampler, self._skipped, self._expected = source.sampler, skipped, digest
+        self._digest, self._taken = xxhash.xxh3_128(), 0
+        self._drawn = deque[Any]()
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = self._note_drawn()
+        skipped = [*itertools.islice(indices, self._skipped)]
+        if skipped and self.note_taken(self._skipped)["digest"] != self._expected:
+            raise Mismatch(
+                f"the sampler's order cannot be replayed: its first {len(skipped)} indices are"
+                f" others than before. {other_samples()}"
+            )
+        while batch := [*itertools.islice(indices, self.batch_size)]:
+            if self.drop_last and len(batch) < self.batch_size:
+                return
+            yield batch
+
+    def _note_drawn(self) -> Iterator[Any]:
+        for index in self.sampler:
+            self._drawn.append(index)
+            yield index
+
+    def note_taken(self, samples: int) -> dict[str, Any]:
+        """Return the number and the digest of the order's first `samples`, or of all."""
+        while self._taken < samples and self._drawn:
+            self._digest.update(f"{_plain_indices(self._drawn.popleft())} ".encode())
+            self._taken += 1
+        return {"samples": self._taken, "digest": self._digest.hexdigest()}
 
 
 @dataclass
@@ -317,7 +415,13 @@ def plan_for(loader: DataLoader[Any], seed: int, inside: Any = None) -> BatchPla
     counts = hasattr(sampler, "advance")
     if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict") and not counts:
         return StatefulPlan(source, sampler, seed)
-    return ReplayPlan(source, seed)
+    whole = source.batch_sampler if _is_accelerates(source, "BatchSamplerShard") else source
+    dealt = whole is not source or _is_accelerates(sampler, "SeedableRandomSampler")
+    return (DealtPlan if dealt and type(whole) is BatchSampler else ReplayPlan)(source, seed)
+
+
+def _is_accelerates(value: Any, kind: str) -> bool:
+    return f"{type(value).__module__}.{type(value).__name__}" == f"accelerate.data_loader.{kind}"
 
 
 def _require_no_batching(loader: DataLoader[Any]) -> None:
@@ -396,10 +500,13 @@ def _set_epoch(source: Any, seed: int, epoch: int) -> None:
             sampler.generator.manual_seed(derive_key("sampler", seed, epoch))
 
 
-def _skip_to(steps: Iterator[Step], position: FeedPosition) -> None:
-    count, digest = position["batches"], position.get("digest")
-    last = next(itertools.islice(steps, count - 1, count), None) if count else None
-    if count and (last is None or digest not in {None, last.position["digest"]}):
+def _skip_to(steps: Iterator[Step], position: FeedPosition, key: str | None = None) -> None:
+    """Skip to a position, and compare the digest in it; `key`: under which it lies there."""
+    count, digest = position["batches"], (position[key] if key else position).get("digest")
+    if not count:
+        return
+    last = next((each.position for each in steps if each.position["batches"] >= count), None)
+    if last is None or digest not in {None, (last[key] if key else last)["digest"]}:
         raise Mismatch(
             "the sampler's order cannot be replayed: "
             f"{count} batches into epoch {position['epoch']} it yields other"

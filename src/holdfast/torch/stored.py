@@ -99,6 +99,8 @@ class TensorRestore:
     def read_into(self, live: torch.Tensor, stored: LeafReader | torch.Tensor) -> None:
         """Fill `live` with the stored values when `read_all` is called."""
         if isinstance(stored, torch.Tensor):
+            if pieces.is_dtensor(live) and not pieces.is_dtensor(stored):
+                stored = pieces.divided_like(live, stored)
             with torch.no_grad():
                 live.copy_(stored)
             return

@@ -35,7 +35,10 @@ class PlainAttributes:
         self, target: Any, frameworks: Collection[str] = (), *, only: Collection[str] | None = None
     ) -> None:
         self._target, self._frameworks, self._only = target, frameworks, only
-        self._before = {name: _digest(value) for name, value in self._plain().items()}
+        # of what is divided over ranks each has another part, and all save it
+        self._before = {
+            name: _digest(value) for name, value in self._plain().items() if not _is_divided(value)
+        }
         self._sizes = dict(self._unsaved_containers())
         self._said = False
 
@@ -113,10 +116,32 @@ def _is_plain(value: Any, within: tuple[int, ...] = ()) -> bool:
         )
     if kind.__name__ in _GENERATORS and codec.framework_of(kind) is not None:
         return True
-    if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor":
+    if f"{kind.__module__}.{kind.__name__}" == "torch.Tensor" or _is_dtensor(value):
         return not (value.is_sparse or value.is_meta)
     array = kind.__module__ == "numpy" and hasattr(value, "dtype")  # or a number of NumPy's
     return (array and value.dtype.kind in "biufc") or kind is random.Random
+
+
+def _is_dtensor(value: Any) -> bool:
+    return type(value).__name__ == "DTensor" and codec.framework_of(type(value)) is not None
+
+
+def _is_divided(value: Any) -> bool:
+    """Return whether a plain value has a DTensor inside."""
+    if isinstance(value, dict):
+        return any(map(_is_divided, value.values()))
+    return _is_dtensor(value) or (
+        isinstance(value, list | tuple | deque) and any(map(_is_divided, value))
+    )
+
+
+def restored_gradient(parameter: Any, stored: Any) -> Any:
+    """Return a stored gradient where its parameter is: on its device, and divided over the ranks as
+    it is.
+    """
+    if _is_dtensor(parameter.data):
+        return restore_value(parameter.detach().clone(), stored)
+    return stored.to(parameter.device, copy=True)
 
 
 def _digest(value: Any) -> dict[str, str]:

@@ -20,6 +20,7 @@ from ..trainers.names import require
 from ..trainers.training import RunOptions, ignores_own_checkpoint, require_one
 from .walk import TrainerLoop
 
+_KNOWN = "One process, or several with DDP or FSDP2, are known to be exact"
 _PLAIN = {
     DistributedType.NO,
     *(
@@ -153,6 +154,32 @@ def _calling_trainer() -> tuple[Trainer, Mapping[str, Any]]:
     )
 
 
+def _why_not_parallel(trainer: Trainer) -> str:
+    """Return why processes that share the work so cannot be resumed; empty if they can."""
+    accelerator: Any = trainer.accelerator
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if trainer.is_deepspeed_enabled:
+        return (
+            "DeepSpeed's optimizer keeps master weights and moments in flat partitions, with a loss"
+            " scaler that only DeepSpeed saves: a resume would lack them. Give fsdp=, with"
+            " fsdp_config={'fsdp_version': 2}, in place of deepspeed="
+        )
+    if plugin is not None and getattr(plugin, "fsdp_version", 1) != 2:
+        return (
+            "FSDP1 flattens parameters, and a resume would lack their moments. Give"
+            " fsdp_config={'fsdp_version': 2}, with accelerate 1.6 or newer"
+        )
+    config = getattr(accelerator.state, "parallelism_config", None)
+    sizes = [getattr(config, f"{each}_size", None) for each in ("tp", "cp", "sp")]
+    cuts = getattr(getattr(trainer.model, "config", None), "distributed_config", None)
+    sizes += [getattr(cuts, f"{each}_size", None) for each in ("tp", "pp", "ep")]
+    if any(size not in (None, 1) for size in sizes):
+        return "tensor, context, pipeline and expert parallelism were not tried. " + _KNOWN
+    if plugin is None and accelerator.distributed_type not in _PLAIN:
+        return f"{accelerator.distributed_type} was not tried. " + _KNOWN
+    return ""
+
+
 def _require_fit(
     trainer: Trainer,
     args: TrainingArguments,
@@ -194,15 +221,7 @@ def _require_fit(
                 "trial would not be found again. Give the one it found"
             ),
         ),
-        (
-            accelerator.distributed_type not in _PLAIN
-            or trainer.is_fsdp_enabled
-            or trainer.is_deepspeed_enabled,
-            (
-                f"{accelerator.distributed_type} was not tried. "
-                "One process, or several with DDP, are known to be exact"
-            ),
-        ),
+        (why := _why_not_parallel(trainer), why),
         (
             getattr(trainer.data_collator, "generator", None) is not None
             or getattr(trainer.data_collator, "seed", None) is not None,

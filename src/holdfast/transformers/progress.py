@@ -11,7 +11,7 @@ from transformers.trainer_callback import ExportableState
 from ..errors import Mismatch
 from ..run.metrics import is_timing
 from ..terminal import say
-from ..trainers.attributes import PlainAttributes, names_set_by
+from ..trainers.attributes import PlainAttributes, names_set_by, restored_gradient
 
 _STATE = (  # of TrainerState; its other fields come from the arguments
     "epoch",
@@ -132,7 +132,7 @@ class TrainerProgress:
             trainer.model_wrapped.train(stored["training"])
         for name, parameter in trainer.model.named_parameters():
             grad = stored["gradients"].get(name)
-            parameter.grad = None if grad is None else grad.to(parameter.device, copy=True)
+            parameter.grad = None if grad is None else restored_gradient(parameter, grad)
 
     def require_same_groups(self) -> None:
         """Require the same gradient accumulation in the middle of an epoch.

@@ -3,6 +3,7 @@
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -41,6 +42,13 @@ class FailsAt(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if state.global_step == 9:
             raise ZeroDivisionError
+
+
+class Shares(TrainerCallback):
+    """Before Holdfast it tells the trainer how its processes share the work."""
+
+    def __init__(self, tell):
+        self.on_train_begin = lambda *_, **__: tell()
 
 
 class Seeded:
@@ -113,6 +121,15 @@ made.model.state_dict = dict  # as in alpaca-lora
 says("state_dict", made)
 says("a name twice", trainer(state={"model": []}))
 says("layerwise", trainer(optimizer=LayerWiseDummyOptimizer(optimizer_dict={})))
+shares = {
+    "deepspeed": lambda made: setattr(made, "is_deepspeed_enabled", True),
+    "fsdp1": lambda made: setattr(made.accelerator.state, "fsdp_plugin", SimpleNamespace(fsdp_version=1)),
+    "tensor parallel": lambda made: setattr(made.accelerator.state, "parallelism_config", SimpleNamespace(tp_size=2)),
+}
+for name, tell in shares.items():
+    made = trainer()
+    made.callback_handler.callbacks.insert(0, Shares(lambda made=made, tell=tell: tell(made)))
+    says(name, made)
 FAIL = True
 says("failed", trainer(path="failed"))
 FAIL = False

@@ -42,7 +42,7 @@ def refused(name, *, model=BoringModel, callbacks=1, ckpt_path=None, strategy="a
         max_epochs=1, limit_train_batches=limit, limit_val_batches=0, callbacks=[*holdfasts, *others], **QUIET
     )
     if strategy != "auto":
-        trainer.strategy.__class__ = type(strategy, (type(trainer.strategy),), {})
+        trainer.strategy.__class__ = type(strategy, (type(trainer.strategy),), {"_tensor_parallel_size": "auto"})
     try:
         trainer.fit(model(), ckpt_path=ckpt_path)
     except UsageError as error:
@@ -58,6 +58,8 @@ messages = {
     "two callbacks": refused("b", callbacks=2),
     "dataloader_iter": refused("c", model=Pulling),
     "fsdp": refused("d", strategy="FSDPStrategy"),
+    "deepspeed": refused("d", strategy="DeepSpeedStrategy"),
+    "tensor parallel": refused("d", strategy="ModelParallelStrategy"),
     "finetuning": refused("g", others=[BackboneFinetuning()]),
     "no batches": refused("h", limit=0),
     "no sample": refused("i", model=Sized),
