@@ -431,6 +431,30 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
         ),
         _ACCELERATE_ITER,
     ),
+    "ultralytics": (
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._do_train",
+            ("self",),
+            frozenset({"25826849f9d3faf2"}),
+        ),
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._setup_train",
+            ("self",),
+            frozenset({"cf4d3a839cdb524e"}),
+        ),
+        ForeignName(
+            "ultralytics.data.augment:Mosaic.get_indexes",
+            ("self",),
+            frozenset({"a3864454beb4cf02"}),
+        ),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer._build_train_pipeline", ("self",)),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.preprocess_batch", ("self", "batch")),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.optimizer_step", ("self",)),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer._handle_nan_recovery", ("self", "epoch")),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.final_eval", ("self",)),
+        ForeignName("ultralytics.engine.trainer:TQDM"),
+        ForeignName("ultralytics.engine.model:Model._smart_load", ("self", "key")),
+    ),
     "xgboost": (
         ForeignName(
             "xgboost.training:train",
