@@ -450,7 +450,9 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
         ForeignName("ultralytics.engine.trainer:BaseTrainer._build_train_pipeline", ("self",)),
         ForeignName("ultralytics.engine.trainer:BaseTrainer.preprocess_batch", ("self", "batch")),
         ForeignName("ultralytics.engine.trainer:BaseTrainer.optimizer_step", ("self",)),
-        ForeignName("ultralytics.engine.trainer:BaseTrainer._handle_nan_recovery", ("self", "epoch")),
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._handle_nan_recovery", ("self", "epoch")
+        ),
         ForeignName("ultralytics.engine.trainer:BaseTrainer.final_eval", ("self",)),
         ForeignName("ultralytics.engine.trainer:TQDM"),
         ForeignName("ultralytics.engine.model:Model._smart_load", ("self", "key")),

@@ -194,8 +194,9 @@ class Holdfast:
     # Callbacks
     # ---------------------------------------------------------------------------------------
 
-    def _on_pretrain_routine_end(self, trainer: Any) -> None:
+    def _on_pretrain_routine_end(self, _: Any) -> None:
         """Enter the run: all that is restored exists now."""
+        trainer = self._trainer
         model = unwrap_model(trainer.model)
         own = {
             "model": model,
@@ -219,7 +220,7 @@ class Holdfast:
         if (rows := loop.durations.get(_CSV)) is not None:
             disk.replace_with(trainer.csv, [rows.encode()])
         if not loop.goes_on:
-            trainer.epoch = trainer.epochs - 1
+            trainer.epoch, self._over = trainer.epochs - 1, True
             raise _OverError
         if loop.epoch and hasattr(model, "init_criterion"):  # its weights follow the epochs
             model.criterion = model.init_criterion()
@@ -276,7 +277,7 @@ class Holdfast:
         return original(enumerate(self._batches(), self._at), total=total, initial=self._at)
 
     def _renew_loader(self) -> None:
-        """Take a loader like the trainer's whose workers draw the same numbers for the same batch."""
+        """Take a loader like the trainer's, with the same random numbers for the same batch."""
         theirs = self._trainer.train_loader
         self._loader = copy.copy(theirs)
         seeded = SeededBatches(theirs.dataset, self._training.loop.seed)
