@@ -53,7 +53,6 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
     ),
     ForeignName(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.done", ("self",)),
     ForeignName(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop._should_accumulate", ("self",)),
-    ForeignName(f"{_LOOPS}.evaluation_loop:_EvaluationLoop.setup_data", ("self",)),
     ForeignName(f"{_LOOPS}.progress:_BaseProgress.state_dict", ("self",)),
     ForeignName(f"{_LOOPS}.progress:_BaseProgress.load_state_dict", ("self", "state_dict")),
     ForeignName(  # until 2.5 without `weights_only` and `enable_autolog_hparams`
