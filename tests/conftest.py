@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 SYNC = os.fsync
 DISKS = ("disk_faults_real", "power_loss_sample", "real_file_systems", "small_disks")
-SYNCING = {"prove", "frameworks", *(f"test_{name}.py" for name in DISKS)}
+SYNCING = {"prove", "frameworks", "vision", *(f"test_{name}.py" for name in DISKS)}
 HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 

@@ -256,8 +256,7 @@ class Holdfast:
         training = self._training
         means = trainer.label_loss_items(trainer.tloss)
         training.run.log(**{**means, **trainer.metrics, **trainer.lr})
-        if trainer.csv.exists():
-            training.loop.durations[_CSV] = trainer.csv.read_text()
+        training.loop.durations[_CSV] = trainer.csv.read_text()
         self._at = 0
         early = trainer.stop and trainer.epoch + 1 < trainer.epochs
         training.loop.end_epoch(self._group, last=early)
