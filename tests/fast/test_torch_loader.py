@@ -429,7 +429,7 @@ def test_workers_end_with_their_iterator(persistent):
 
 
 def test_an_evaluation_in_persistent_workers_draws_nothing_that_a_resume_draws_again(tmp_path):
-    """As in timm's train.py: they start once in each process, and a resumed run starts them in a later epoch."""
+    """As in timm's train.py: a resumed process starts them anew (that they draw: pytorch/pytorch#11062, of 2018)."""
 
     def trained(path, stop=None):
         torch.manual_seed(3)
