@@ -22,6 +22,7 @@ DEBIAN :=
 SAMPLE :=
 FRAMEWORKS := .venv-frameworks$(LOCK:%=-%)
 FRAMEWORKS_LOCK := tests/frameworks/$(or $(LOCK),requirements).lock
+VISION := .venv-vision
 BENCH := .venv-bench
 DOCS := .venv-docs
 MEASURE := $(BENCH)/bin/python benchmarks
@@ -57,7 +58,7 @@ mv .lock/pinned $(1)
 rm -rf .lock
 endef
 
-.PHONY: setup demo check test prove test-slurm test-frameworks test-versions soak lint types docs bench bench-gpu trust lock frameworks-lock bench-lock docs-lock clean
+.PHONY: setup demo check test prove test-slurm test-frameworks test-vision test-versions soak lint types docs bench bench-gpu trust lock frameworks-lock bench-lock docs-lock clean
 
 ifeq ($(MAKECMDGOALS),demo)
 $(info make demo: trains examples/digits/train.py, kills it five times, damages its files twice, and compares every bit)
@@ -95,6 +96,18 @@ test-versions:  ## tests/fast and a drill on other versions of Python, torch, Nu
 $(FRAMEWORKS)/.ready: $(FRAMEWORKS_LOCK) pyproject.toml
 	$(call build,$(FRAMEWORKS),$(FRAMEWORKS_LOCK))
 	@$(call pip,$(FRAMEWORKS)) --no-deps ml-goodput-measurement==0.2.3  # test_goodput.py says why without them
+
+test-vision: $(VISION)/.ready  ## Ultralytics, in an environment with torchvision: killed and resumed; or a SAMPLE
+	VISION=1 $(VISION)/bin/python -m pytest -n 2 --dist loadfile tests/vision --durations=10 $(SAMPLE:%=--sample=%)
+
+# torchvision's wheels are built for CUDA alone: nothing that they depend on is installed but what the lock names.
+$(VISION)/.ready: tests/vision/requirements.lock pyproject.toml
+	@echo "$(VISION) is built, once; this takes a minute or two"
+	@test -x $(VISION)/bin/python || $(PYTHON) -m venv $(VISION) || $(PYTHON) -m venv --clear --without-pip $(VISION)
+	@$(call pip,$(VISION)) --no-deps --requirement tests/vision/requirements.lock
+	@$(call pip,$(VISION)) --no-deps --no-build-isolation --editable .
+	@$(PYTHON) tools/cuda_stubs.py $(VISION)/lib/python3.*/site-packages
+	@touch $@
 
 soak: setup  ## for HOURS, or COUNT cases of each kind: all cuts of all loaders, kills by the thousand; writes docs/soak.json
 	$(BIN)/python tests/soak.py $(if $(COUNT),--count $(COUNT),--hours $(HOURS)) --out docs/soak.json

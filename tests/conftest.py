@@ -14,7 +14,9 @@ from real_slurm import begun, pytest_sessionfinish, slurm  # noqa: F401
 from workers import pytest_configure  # noqa: F401
 
 pytest_plugins = ("sample", "laws_ran", "tally")
-collect_ignore = [] if os.environ.get("FRAMEWORKS") else ["frameworks"]  # in an environment of their own
+collect_ignore = [
+    each for each in ("frameworks", "vision") if not os.environ.get(each.upper())
+]  # environments of their own
 
 gc.set_threshold(50_000, 20, 20)  # what tests leave is small, and each search looks at all that they hold
 
@@ -41,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 SYNC = os.fsync
 DISKS = ("disk_faults_real", "power_loss_sample", "real_file_systems", "small_disks")
-SYNCING = {"prove", "frameworks", *(f"test_{name}.py" for name in DISKS)}
+SYNCING = {"prove", "frameworks", "vision", *(f"test_{name}.py" for name in DISKS)}
 HANDLED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 

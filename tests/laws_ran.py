@@ -15,7 +15,7 @@ import pytest
 
 from sample import is_asked
 
-FOLDERS = ("fast", "slow", "prove", "frameworks")
+FOLDERS = ("fast", "slow", "prove", "frameworks", "vision")
 LAW = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 HEADS = {"proved by", "---"}
 ROW = re.compile(r"^\|(?P<cells>.*)\|\s*$", re.MULTILINE)

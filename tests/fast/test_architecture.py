@@ -33,7 +33,7 @@ LAYERS = [  # imports point to earlier lines only; rooms of one line do not know
     {"run"},
     {"trainers"},
     {"torch", "jax", "keras", "lightning", "transformers", "accelerate", "stable_baselines3"}
-    | {"xgboost", "lightgbm", "catboost"},
+    | {"xgboost", "lightgbm", "catboost", "ultralytics"},
     {"compat"},
     {"apps"},
     {"drill", "supervise", "doctor"},
@@ -58,6 +58,7 @@ FRAMEWORKS = {
     "xgboost",
     "lightgbm",
     "catboost",
+    "ultralytics",
     "gymnasium",
     "accelerate",
 }

@@ -171,6 +171,14 @@ def test_attributes_are_the_datasets():
         dataset.nothing
 
 
+def test_an_attribute_is_set_where_it_is_read():
+    """timm's create_loader sets `dataset.transform`: set on the wrapper alone, it changed no sample."""
+    wrapped = Seeded(Noisy(9), 5)
+    wrapped.length, wrapped.seed, wrapped.mine = 3, 6, 7
+    assert (wrapped.dataset.length, wrapped.seed, wrapped.mine, len(wrapped)) == (3, 6, 7, 3)
+    assert not {"seed", "mine"} & vars(wrapped.dataset).keys()
+
+
 def test_it_needs_no_framework():
     """Neither NumPy nor torch is imported for a dataset and a loop that use neither."""
     script = (

@@ -490,7 +490,6 @@ BY_LEAVES = [
     (tracked("tree:holdfast", loaders={}, seen=True, unread=UNREAD_POP), "unread", "register(Individual, "),
     (tracked("model/w", loaders={}, seen=True, unread=UNREAD_POP), "unread", "dict(..., pop=pop)"),
     (tracked("tree:opt", "tree:sched")._replace(all_leaves=("tree:opt", "tree:sched")), "scheduler", "is tracked"),
-    (tracked("holdfast/rng/torch/cpu", persistent=("val",)), "draws", "val has persistent workers"),
     (tracked(metrics=("mean_loss",), metrics_first=True), "accumulator", "run.vars"),
     (tracked(metrics=("ema_acc",), metrics_first=True), "EMA", "add it to the tracked ones"),
     (CauseFacts(("w",), ("w",), same_metrics_there=True, loaders=LOADERS), "optimizer", "track the optimizer"),

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
@@ -23,6 +24,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from feeds import flat, leaves_the_next_epoch_whole, plain, resumes_anywhere, uninterrupted
+from holdfast import Every, Run
 from holdfast.data import Sampler, Seeded
 from holdfast.data.feed import feed_for
 from holdfast.data.replay import ReplayFeed
@@ -424,3 +426,23 @@ def test_workers_end_with_their_iterator(persistent):
     assert workers() - before == (first if persistent else set())
     list(feed.open(1, None))
     assert workers() - before == (first if persistent else set())
+
+
+def test_an_evaluation_in_persistent_workers_draws_nothing_that_a_resume_draws_again(tmp_path):
+    """As in timm's train.py: a resumed process starts them anew (that they draw: pytorch/pytorch#11062, of 2018)."""
+
+    def trained(path, stop=None):
+        torch.manual_seed(3)
+        drawn, evaluation = [], DataLoader(range(2), num_workers=1, persistent_workers=True)
+        with suppress(InterruptedError), Run(path, {}, vars={"drawn": drawn}, every=Every(epochs=1)) as run:
+            for epoch in run.epochs(3):
+                if epoch == stop:
+                    raise InterruptedError
+                for _ in run.batches(DataLoader(range(2))):
+                    run.vars.drawn.append(torch.rand(()).item())
+                assert len(list(evaluation)) == 2
+        return run.vars.drawn
+
+    expected = trained(tmp_path / "whole")
+    trained(tmp_path / "cut", stop=1)
+    assert trained(tmp_path / "cut") == expected

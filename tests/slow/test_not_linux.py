@@ -90,6 +90,7 @@ def test_every_module_is_imported(tmp_path):
         "xgboost",
         "lightgbm",
         "catboost",
+        "ultralytics",
     )
     assert [] == [each for each in lacking if not each[0].startswith(tuple(f"holdfast.{name}" for name in optional))]
 

@@ -76,6 +76,13 @@ class Seeded:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set it where it is read: `loader.dataset.transform = crop` reaches the dataset."""
+        if name in {"dataset", "seed", "_told"} or not hasattr(self.dataset, name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.dataset, name, value)
+
     def _sample(self, index: Any) -> Any:
         epoch = _epoch_of(index)
         if epoch is None and not self._told:

@@ -56,7 +56,6 @@ class CauseFacts(NamedTuple):
     # variables that were not compared, with the call that they lack
     unread: Mapping[str, str] = {}
     unwalked: tuple[str, ...] = ()  # loaders of the script that no run.batches walks
-    persistent: tuple[str, ...] = ()  # those of them with persistent workers
     seen: bool = False  # the script's variables were recorded
     # by loader: what its code draws from and changes
     datasets: Mapping[str, Mapping[str, Sequence[str]]] = {}
@@ -189,7 +188,6 @@ def gather_facts(
         iterators=_iterators(reference),
         unread=_unread(reference),
         unwalked=_unwalked(reference),
-        persistent=_unwalked(reference, "=True"),
         seen=any(sight.values for sight in reference.sights.all),
         datasets=shown.datasets if shown is not None else {},
         entered=next((sight.entered for sight in reference.sights.all), None),
@@ -248,17 +246,12 @@ def _has_script_name(path: str) -> bool:
     return not path.startswith("loader ") and "._" not in path
 
 
-def _unwalked(reference: RunTrace, persistent: str = "") -> tuple[str, ...]:
-    values = [item for sight in reference.sights.all[-1:] for item in sight.values.items()]
-    paths = (
-        path
-        for path, value in values
-        if path.endswith(".persistent_workers") and persistent in value
-    )
+def _unwalked(reference: RunTrace) -> tuple[str, ...]:
+    paths = (path for sight in reference.sights.all[-1:] for path in sight.values)
     return tuple(
         script_name(path).removesuffix(".persistent_workers")
         for path in paths
-        if not path.startswith("loader ")
+        if path.endswith(".persistent_workers") and not path.startswith("loader ")
     )
 
 
@@ -546,16 +539,6 @@ def _cause_from_leaves(facts: CauseFacts) -> DivergenceCause:
     if not all(key.startswith(f"{RESERVED}/") or key == OWN_TREE for key in facts.leaves):
         return _weights_cause(facts)
     drawn = any(key.startswith(RNG) for key in facts.leaves)
-    if drawn and facts.persistent:
-        names = ", ".join(facts.persistent)
-        return DivergenceCause(
-            "draws",
-            f"{names} has persistent workers, which draw one number "
-            "from torch's generator when their process begins, "
-            "and none in later passes: a resumed run draws one more. "
-            "Give it persistent_workers=False, or "
-            "generator=torch.Generator(), or walk it inside of `with torch.random.fork_rng():`",
-        )
     if not facts.loaders:
         return _unread_cause(facts) if facts.seen and not facts.unwalked else POSITION
     if drawn:

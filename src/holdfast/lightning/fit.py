@@ -18,7 +18,6 @@ from typing import Any
 from ..data.promise import UnprovenCode
 from ..errors import Stopped, UsageError
 from ..run.passes import ENDLESS
-from ..state import rng
 from ..trainers.training import RunOptions, Training, merge_states
 from . import framework
 from .batches import replace_loaders
@@ -98,7 +97,6 @@ class TrainerFit:
         self._wrap(self._epochs, "reset", self._reset)
         self._wrap(self._epochs, "on_run_start", self._begin_fetching)
         self._wrap(self._epochs, "on_advance_end", self._batch_ends)
-        self._wrap(self._epochs.val_loop, "setup_data", self._set_up_validation)
         self._wrap(trainer._logger_connector, "log_metrics", self._log)
         # configure_optimizers has asked for the number of steps
         if self._loops._combined_loader is not None:
@@ -189,14 +187,6 @@ class TrainerFit:
         self._end_epoch(last=True)
         self.leave()
 
-    def _set_up_validation(self, plain: Callable[[], None]) -> None:
-        loop = self._epochs.val_loop
-        before = loop._combined_loader
-        plain()
-        if loop._combined_loader is not before:
-            for loader in loop._combined_loader.flattened:
-                _preserve_random_state(loader, self._training.replace)
-
     def _log(
         self, plain: Callable[..., None], metrics: Mapping[str, Any], step: int | None = None
     ) -> None:
@@ -244,21 +234,3 @@ def _number_objects(name: str, objects: list[Any]) -> dict[str, Any]:
         if len(objects) == 1
         else {f"{name}{at}": each for at, each in enumerate(objects)}
     )
-
-
-def _preserve_random_state(loader: Any, replace: Callable[[object, str, Any], None]) -> None:
-    """Keep the first iterator of persistent workers from drawing the loop's random numbers: a
-    resumed process makes it again.
-    """
-    if not getattr(loader, "persistent_workers", False) or not getattr(loader, "num_workers", 0):
-        return
-    plain = loader._get_iterator
-
-    def quiet() -> Any:
-        before = rng.capture()
-        try:
-            return plain()
-        finally:
-            rng.restore(before)
-
-    replace(loader, "_get_iterator", quiet)

@@ -16,6 +16,7 @@ from multiprocessing import forkserver, resource_tracker
 from threading import Thread
 from typing import Any
 
+import torch
 from torch.utils.data import dataloader
 
 from ..data.seeded import mark_as_worker
@@ -59,12 +60,18 @@ def iterate(twin: Any) -> Iterator[Any]:
 def workers_ignore_stops() -> Iterator[None]:
     """Let the workers of *any* DataLoader ignore stop signals within this block, those of an
     evaluation, too.
+
+    Persistent workers are seeded without a draw from the global generator: they start once in each
+    process, so that a resumed run would draw once more than an uninterrupted one.
     """
     kind: Any = dataloader._MultiProcessingDataLoaderIter  # noqa: SLF001
     original = kind.__init__
 
     def init(self: Any, loader: Any) -> None:
-        users = loader.worker_init_fn
+        users, generator = loader.worker_init_fn, loader.generator
+        if loader.persistent_workers and generator is None:
+            loader.generator = torch.Generator()
+            loader.generator.set_state(torch.get_rng_state())
         if not isinstance(users, IgnoreStopSignals):
             loader.worker_init_fn = IgnoreStopSignals(users)
         # until Unstopped runs: children inherit it
@@ -80,7 +87,7 @@ def workers_ignore_stops() -> Iterator[None]:
             original(self, loader)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            loader.worker_init_fn = users
+            loader.worker_init_fn, loader.generator = users, generator
 
     kind.__init__ = init
     try:

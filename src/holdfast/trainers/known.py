@@ -53,7 +53,6 @@ _LIGHTNING = (  # `pytorch_lightning` has the same
     ),
     ForeignName(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop.done", ("self",)),
     ForeignName(f"{_LOOPS}.training_epoch_loop:_TrainingEpochLoop._should_accumulate", ("self",)),
-    ForeignName(f"{_LOOPS}.evaluation_loop:_EvaluationLoop.setup_data", ("self",)),
     ForeignName(f"{_LOOPS}.progress:_BaseProgress.state_dict", ("self",)),
     ForeignName(f"{_LOOPS}.progress:_BaseProgress.load_state_dict", ("self", "state_dict")),
     ForeignName(  # until 2.5 without `weights_only` and `enable_autolog_hparams`
@@ -430,6 +429,32 @@ NAMES: dict[str, tuple[ForeignName, ...]] = {
             frozenset({"92b4ab033061f17d", "d05d7d00982eace3"}),
         ),
         _ACCELERATE_ITER,
+    ),
+    "ultralytics": (
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._do_train",
+            ("self",),
+            frozenset({"25826849f9d3faf2"}),
+        ),
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._setup_train",
+            ("self",),
+            frozenset({"cf4d3a839cdb524e"}),
+        ),
+        ForeignName(
+            "ultralytics.data.augment:Mosaic.get_indexes",
+            ("self",),
+            frozenset({"a3864454beb4cf02"}),
+        ),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer._build_train_pipeline", ("self",)),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.preprocess_batch", ("self", "batch")),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.optimizer_step", ("self",)),
+        ForeignName(
+            "ultralytics.engine.trainer:BaseTrainer._handle_nan_recovery", ("self", "epoch")
+        ),
+        ForeignName("ultralytics.engine.trainer:BaseTrainer.final_eval", ("self",)),
+        ForeignName("ultralytics.engine.trainer:TQDM"),
+        ForeignName("ultralytics.engine.model:Model._smart_load", ("self", "key")),
     ),
     "xgboost": (
         ForeignName(
