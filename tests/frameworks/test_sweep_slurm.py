@@ -53,22 +53,7 @@ def test_a_sweep_as_an_array_loses_no_trial_and_doubles_none(slurm, tmp_path):
     A killed worker's trial is of no use to Optuna's own sweep: https://github.com/optuna/optuna/issues/1641.
     """
     (tmp_path / "paced.py").write_text(PACED.format(sweep=str(EXAMPLES / "sweep")))
-    words = [
-        "--time",
-        "30",
-        "--array",
-        "1-3",
-        "-p",
-        "pcancel",
-        "-w",
-        "n20",
-        "-c",
-        "1",
-        "--retries",
-        "2",
-        "--lead",
-        "60",
-    ]
+    words = "--time 30 --array 1-3 -p pcancel -w n20 -c 1 --retries 2 --lead 60".split()
     done = call(slurm, tmp_path, "submit", "--json", *words, "--", "python", "paced.py", "9")
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)["job"]
@@ -77,6 +62,7 @@ def test_a_sweep_as_an_array_loses_no_trial_and_doubles_none(slurm, tmp_path):
     slurm.until(lambda: len(trained(tmp_path, 1)) == 3)
     preempt(slurm, "n20", tmp_path)
     slurm.until(lambda: len(trained(tmp_path, 2)) == 3)
+    assert all(metrics_of(run, 2)[0]["step"] > 3 for run in trained(tmp_path, 2))
     for place in places:
         assert ["preempted"] == [each["cause"] for each in told(place, "requeued")]
     os.kill(told(places[0], "start")[-1]["pid"], signal.SIGKILL)
@@ -89,6 +75,7 @@ def test_a_sweep_as_an_array_loses_no_trial_and_doubles_none(slurm, tmp_path):
     numbers = [number for number, *_ in study]
     assert numbers == [*range(len(study))]
     assert 9 <= len(study) < 9 + len(TASKS)  # tasks that look at the same time begin one each
+    assert len({each["rate"] for _, each, *_ in study}) == len(study)  # also of those that were begun together
     assert {"COMPLETE", "PRUNED"} >= {state for *_, state, _ in study}
     alone = tmp_path / "alone"
     alone.mkdir()
