@@ -53,7 +53,7 @@ def test_a_sweep_as_an_array_loses_no_trial_and_doubles_none(slurm, tmp_path):
     A killed worker's trial is of no use to Optuna's own sweep: https://github.com/optuna/optuna/issues/1641.
     """
     (tmp_path / "paced.py").write_text(PACED.format(sweep=str(EXAMPLES / "sweep")))
-    words = "--time 30 --array 1-3 -p pcancel -w n20 -c 1 --retries 2 --lead 60".split()
+    words = ["--time=30", "--array", "1-3", "-p", "pcancel", "-w", "n20", "-c", "1", "--retries", "2", "--lead", "60"]
     done = call(slurm, tmp_path, "submit", "--json", *words, "--", "python", "paced.py", "9")
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)["job"]

@@ -10,6 +10,7 @@ import pytest
 
 from needed import missing
 from programs import Watched, interrupted, steps
+from supervised import PATIENCE_S, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -87,6 +88,7 @@ def test_kills_and_a_cut_file_change_no_result_of_a_quantum_chemistry_program(na
     cut = tmp_path / subject.cut
     cut.write_bytes(cut.read_bytes()[:100])
     with Watched(tmp_path, "app.toml", []) as it:
+        until(lambda: it.process.poll() is not None, "its end", PATIENCE_S * 4)
         assert 0 == it.end(), it.said
     assert f"{subject.cut}: not what was kept" in it.said
     assert it.printed.count(subject.resumes) >= 2
