@@ -21,6 +21,8 @@ from mutant_trials import SOURCE, Limits, Trial, Verdict, verdicts
 
 # Rooms whose calls of `disk` are not mutated: the laws of the store say nothing of them, and tests of their own do.
 ELSEWHERE = (
+    "pytest_plugin.py",
+    "ultralytics",
     "apps",
     "board",
     "catboost",
