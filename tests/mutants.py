@@ -21,8 +21,6 @@ from mutant_trials import SOURCE, Limits, Trial, Verdict, verdicts
 
 # Rooms whose calls of `disk` are not mutated: the laws of the store say nothing of them, and tests of their own do.
 ELSEWHERE = (
-    "pytest_plugin.py",
-    "ultralytics",
     "apps",
     "board",
     "catboost",
@@ -35,11 +33,13 @@ ELSEWHERE = (
     "keras",
     "lightning",
     "mirror",
+    "pytest_plugin.py",
     "run",
     "script",
     "supervise",
     "track",
     "trainers",
+    "ultralytics",
 )
 ASKS_FOR_COLD_BYTES = "store/source.py"  # its one call drops pages from the cache, and changes no file
 

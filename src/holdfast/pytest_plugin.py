@@ -32,15 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption(OPTION):
-        return
-    skip = pytest.mark.skip(reason=f"a drill: give {OPTION}")
-    for item in items:
-        if "drill" in getattr(item, "fixturenames", ()):
-            item.add_marker(skip)
-
-
 class Drilled:
     """What one drill found. `report` has all of it."""
 
@@ -83,6 +74,8 @@ def drill(
         UsageError: the command has no run, or the options do not go together.
         ChildError: the command failed without a kill.
     """
+    if not request.config.getoption(OPTION):
+        pytest.skip(f"a drill: give {OPTION}")
     from . import drill as drills
     from .cli.drill import write_page
     from .drill.table import report_lines

@@ -187,6 +187,8 @@ def test_a_copy_has_all_but_the_checkpoints_and_links_to_what_is_large_or_hidden
     ("words", "said"),
     [
         (["--resume-with", "python x.py"], "needs --checkpoints"),
+        (["--resume-with", "python 'x.py"], "No closing quotation"),
+        (["--github", "--json"], "leave out --json"),
         (["--resume-with", "python x.py", "--checkpoints", "/tmp/*.pt"], "relative to this directory"),
         (["--resume-with", "python x.py", "--checkpoints", "../*.pt"], "relative to this directory"),
         (["--resume-with", "python x.py", "--checkpoints", "*.pt", "--fix"], "--fix adds to scripts with a Run"),

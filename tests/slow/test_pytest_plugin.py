@@ -23,6 +23,14 @@ def test_forgotten(drill, signal):
 
 def test_without_a_drill():
     pass
+
+class TestOfOthers:
+    @pytest.fixture
+    def drill(self):
+        return "a tool"
+
+    def test_with_a_fixture_of_that_name(self, drill):
+        assert drill == "a tool"
 """
 
 
@@ -47,7 +55,7 @@ def test_drills_run_beside_each_other_and_their_verdicts_are_in_the_junit_report
     """What differs fails with what `holdfast drill` prints; its runs and their page are kept, the others are not."""
     prepared(tmp_path)
     ended = pytest_in(tmp_path, "--holdfast-drill", "-n", "2", "--junit-xml", "report.xml", "--strict-markers")
-    assert "2 failed, 2 passed" in ended.stdout, ended.stdout + ended.stderr
+    assert "2 failed, 3 passed" in ended.stdout, ended.stdout + ended.stderr
     assert "run.vars.total" in ended.stdout
     cases = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
@@ -69,5 +77,5 @@ def test_drills_run_beside_each_other_and_their_verdicts_are_in_the_junit_report
 def test_drills_are_skipped_unless_they_are_asked_for(tmp_path):
     prepared(tmp_path)
     ended = pytest_in(tmp_path, "-rs")
-    assert "1 passed, 3 skipped" in ended.stdout, ended.stdout + ended.stderr
+    assert "2 passed, 3 skipped" in ended.stdout, ended.stdout + ended.stderr
     assert "a drill: give --holdfast-drill" in ended.stdout

@@ -21,6 +21,7 @@ import msgspec
 from .. import __version__, disk, scan
 from ..drill import report as reports
 from ..drill.report import DrillReport
+from ..errors import UsageError
 from .formatting import echo
 
 SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub sets it to the file that a step appends Markdown to
@@ -51,6 +52,16 @@ def scanning(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="Write the findings into FILE for code scanning, as SARIF.",
     )(function)
+
+
+def require_one_output(*, as_json: bool, github: bool) -> None:
+    """Require that annotations and JSON are not printed in one stream.
+
+    Raises:
+        UsageError: both were asked for.
+    """
+    if as_json and github:
+        raise UsageError("--github prints annotations among the lines: leave out --json")
 
 
 def publish(

@@ -294,8 +294,9 @@ class OwnResumeDrill:
             if resumed:
                 if not losses or all(each.kind == "torn checkpoint" for each in losses):
                     losses += steps.find_losses(whole, made, reached, finished=finished)
-                found.kills_proven += found.attempts[-2].signal is not None
-                found.attempts[-2].proven = True
+                for killed in [each for each in found.attempts[:-1] if each.signal][-1:]:
+                    found.kills_proven += not killed.proven
+                    killed.proven = True
             reached = max(reached, (at or 0) + len(made))
             if finished:
                 return losses
@@ -387,6 +388,10 @@ def require_patterns(options: DrillOptions) -> None:
     Raises:
         UsageError: they do not go together, or a pattern leads out of the directory.
     """
+    try:
+        shlex.split(options.resume_with)
+    except ValueError as error:
+        raise UsageError(f"--resume-with {options.resume_with}: {error}") from error
     if not options.checkpoints:
         raise UsageError(
             "--resume-with needs --checkpoints 'PATTERN': the files or folders in which the "
