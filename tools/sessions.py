@@ -190,6 +190,8 @@ class Zygote:
                 "no:cacheprovider",
                 "-p",
                 "no:xdist",
+                "-p",
+                "no:holdfast",  # a test that needs our plugin starts its own pytest
                 "--hypothesis-profile=quick",
                 "--tb=short",
             ]
