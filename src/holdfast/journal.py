@@ -277,6 +277,10 @@ def parse(data: bytes) -> list[Event]:
 
 
 def _content(path: Path) -> bytes:
+    return scan.repeat_read(path, lambda: _read_once(path))
+
+
+def _read_once(path: Path) -> bytes:
     try:
         with open(disk.open_plain(path, follow=True), "rb", buffering=0) as file:
             facts = os.fstat(file.fileno())

@@ -1,4 +1,5 @@
-"""The only module that lists directories and checks whether a name is in use.
+"""The only module that lists directories and checks whether a name is in use; it repeats reads that
+fail.
 
 `Path.glob` and `os.walk` report nothing also if the disk fails, and `exists` returns False on some
 versions of Python. A caller that trusted them could delete a pinned checkpoint, or begin from
@@ -11,12 +12,23 @@ import errno
 import fnmatch
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 # Nothing is behind a link that leads to itself; nothing has a name that is too long.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _WILD = frozenset("*?[")
+# A file server, or the connection to it, fails so for a while.
+_FAILING = {
+    getattr(errno, name)
+    for name in ("EIO", "ESTALE", "ETIMEDOUT", "EREMOTEIO", "ENOTCONN", "ENOMEM")
+    if hasattr(errno, name)
+}
+READ_PAUSES_S = (0.1, 0.9, 3.0)  # before the second, third and fourth try
+
+T = TypeVar("T")
 
 AnyPath = str | os.PathLike[str]
 
@@ -92,3 +104,19 @@ def _mode(path: AnyPath, *, follow: bool = True) -> int | None:
 def _require_absent(error: OSError) -> None:
     if error.errno not in _ABSENT:
         raise error
+
+
+def repeat_read(path: AnyPath, read: Callable[[], T]) -> T:
+    """Return what `read` returns, which opens and reads the small file `path`; repeat it while the
+    disk fails. What the last try raises has the file's name.
+    """
+    pauses_s = iter(READ_PAUSES_S)
+    while True:
+        try:
+            return read()
+        except OSError as error:
+            pause_s = next(pauses_s, None) if error.errno in _FAILING else None
+            if pause_s is None:
+                error.filename = error.filename or os.fspath(path)
+                raise
+        time.sleep(pause_s)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import disk, journal
-from holdfast.errors import Damaged, StoreError, UsageError
+from holdfast.errors import Damaged, StoreError, Superseded, UsageError
 from holdfast.store.attempt import read_run
 from holdfast.store.checkpoint import Checkpoint
 from holdfast.store.store import Store
@@ -245,6 +245,19 @@ def test_an_odd_journal_of_the_last_attempt_says_nothing_of_its_owner(odd, root)
     store.close()
     assert not (root / "attempts/1").exists()
     assert 0 == invoke("ls", root).exit_code
+
+
+def test_an_attempt_whose_journal_a_purge_took_is_over(root):
+    """The next start asks nobody whether it still runs; if it does, it can save nothing more."""
+    late = Store(root)
+    late.save({"step": 3}, step=3)
+    late.attempt.journal.unlink()
+    store = Store(root)
+    store.save({"step": 4}, step=4)
+    with pytest.raises(Superseded):
+        late.save({"step": 5}, step=5)
+    store.close()
+    assert [1, 2, 3, 4] == [checkpoint.step for checkpoint in Store(root).checkpoints()]
 
 
 def test_a_file_among_the_rooms_is_none(root):

@@ -47,6 +47,20 @@ def test_a_file_that_can_be_read_again_in_time_costs_a_wait_and_nothing_else(sav
     assert not [*(run / "quarantine").iterdir()]
 
 
+@pytest.mark.parametrize("file", ["run.json", "attempts/1/attempt-1.jsonl"])
+def test_a_small_file_that_cannot_be_read_costs_a_moment_or_is_named(saved, undisturbed, file):
+    """The run's id or an earlier attempt's journal: three reads fail, or all do. Then nothing is changed."""
+    run, path = saved
+    before = content(run)
+    found = ended(failing(run / file), path, 5, SHORT_S)
+    assert found.code == 1, found
+    assert f"cannot begin: Input/output error ({run / file})" in found.err.splitlines()[-1]
+    assert before == content(run)
+    found = ended(failing(run / file, "EIO", "1..3", "read"), path, 5, SHORT_S)
+    assert found.code == 0, found
+    assert undisturbed == value(found.out)
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_that_stays_unreadable_ends_the_start_and_changes_nothing(saved, file):
     """No older checkpoint is taken. The message names the file, the node, the time, and how to go back; that works."""

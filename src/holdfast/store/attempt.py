@@ -213,9 +213,13 @@ def read_run(root: Path) -> str:
         StoreError: a later Holdfast did.
     """
     path = root / "run.json"
-    try:
+
+    def read() -> bytes:
         with open(disk.open_plain(path, follow=True), "rb") as file:
-            data = file.read(_MOST_BYTES)
+            return file.read(_MOST_BYTES)
+
+    try:
+        data = scan.repeat_read(path, read)
     except FileNotFoundError:
         return ""
     except disk.NotPlain:

@@ -113,7 +113,7 @@ class CheckpointWriter:
         return self.attempt
 
     def _begin_attempt(self) -> Attempt:
-        with translate_write_errors(self.root):
+        with translate_write_errors(self.root, "begin"):
             elsewhere = self._elsewhere
             # its checkpoints know it, too
             if elsewhere.run is None and not scan.lexists(self.root / "run.json"):
