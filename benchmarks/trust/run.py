@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +64,32 @@ def environ(path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **quiet}
 
 
-def measured(
-    name: str, path: Path, wanted: argparse.Namespace, say: Any
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """All trials of one library, and its costs."""
-    facts, trials = facts_of(name, path), list[dict[str, Any]]()
-    place = Path(tempfile.mkdtemp(prefix="trust-", dir=wanted.place))
-    socket = place / "zygote"
+@contextmanager
+def opened(name: str, path: Path, facts: dict[str, Any], place: str) -> Iterator[Bench]:
+    """The library, imported by a process whose forks are the workers."""
+    folder = Path(tempfile.mkdtemp(prefix="trust-", dir=place))
+    socket = folder / "zygote"
     zygote = subprocess.Popen(
         [facts["python"], str(ROOT / "tests/zygote.py"), str(socket), str(os.getpid()), name],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environ(path),
-        cwd=place,
+        cwd=folder,
     )
     try:
         if zygote.stdout is None or zygote.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{name}: its imports failed")
-        bench = Bench(name, [sys.executable, "-S", str(ROOT / "tests/zygote_client.py"), str(socket)], place)
+        yield Bench(name, [sys.executable, "-S", str(ROOT / "tests/zygote_client.py"), str(socket)], folder)
+    finally:
+        zygote.kill()
+        zygote.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def struck(name: str, path: Path, facts: dict[str, Any], wanted: argparse.Namespace, say: Any) -> list[dict[str, Any]]:
+    """All trials of one library."""
+    trials = list[dict[str, Any]]()
+    with opened(name, path, facts, wanted.place) as bench:
         for fault in FAULTS:
             if wanted.fault and fault.name not in wanted.fault:
                 continue
@@ -89,13 +99,7 @@ def measured(
             trials += found
             told = page.counted_verdicts(found)
             say(f"{facts['name']}: {fault.name}: {told} ({time.monotonic() - began:.0f} s)")
-        if not facts["planted"] and not wanted.fault:
-            facts["cost"] = cost(bench)
-    finally:
-        zygote.kill()
-        zygote.communicate()
-        shutil.rmtree(place, ignore_errors=True)
-    return facts, trials
+    return trials
 
 
 def one_trial(bench: Bench, fault: Any, number: int, seed: int) -> dict[str, Any]:
@@ -145,13 +149,17 @@ def main() -> None:
     def say(line: str) -> None:
         print(f"[{time.monotonic() - began:5.0f} s] {line}", flush=True)
 
-    facts, trials = dict[str, Any](), list[dict[str, Any]]()
+    facts, trials = {name: facts_of(name, path) for name, path in chosen.items()}, list[dict[str, Any]]()
     try:
         with ThreadPoolExecutor(wanted.jobs) as pool:
-            done = {name: pool.submit(measured, name, path, wanted, say) for name, path in chosen.items()}
-            for name, future in done.items():
-                facts[name], found = future.result()
-                trials += found
+            done = [pool.submit(struck, name, path, facts[name], wanted, say) for name, path in chosen.items()]
+            for future in done:
+                trials += future.result()
+        for name, each in facts.items():  # one after the other, when nothing else runs
+            if not each["planted"] and not wanted.fault:
+                with opened(name, chosen[name], each, wanted.place) as bench:
+                    each["cost"] = cost(bench)
+                say(f"{each['name']}: cost")
     finally:
         shutil.rmtree(wanted.place, ignore_errors=True)
     whole_run = not wanted.only and not wanted.fault and not wanted.trials

@@ -89,20 +89,21 @@ def main() -> None:
     try:
         if what == "train":
             module.train(Path(folder), options["first"], last, wanted, saved)
+            answer["took_s"] = time.perf_counter() - began
         else:
-            found = module.resume(Path(folder), {name: value * 0 for name, value in state_of(0, "a", rows).items()})
+            like = {name: value * 0 for name, value in state_of(0, "a", rows).items()}
+            began = time.perf_counter()
+            found = module.resume(Path(folder), like)
+            answer = {"step": None, "took_s": time.perf_counter() - began}
             if found is not None:
                 step, state = found
-                answer = {"step": int(step), "is": identified(state, last + 5, rows)}
-            else:
-                answer = {"step": None}
+                answer |= {"step": int(step), "is": identified(state, last + 5, rows)}
     except BaseException as error:  # an answer, too
         text = "".join(traceback.format_exception_only(error)).strip()
         chain = error.__cause__ or error.__context__
         text += f" ({type(chain).__name__}: {chain})" if chain is not None else ""
         answer = {"error": type(error).__name__, "text": text[:2000]}
     resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
-    answer["took_s"] = time.perf_counter() - began
     Path(f"{status_path}.json").write_text(json.dumps(answer))
     status[ENDED] = 1
     os._exit(0 if "error" not in answer else 1)
