@@ -1,4 +1,4 @@
-"""Every kind of loader with workers, cut everywhere: the whole of what tests/slow/test_loader_matrix.py samples."""
+"""Every kind of loader, cut everywhere: the whole of what tests/slow/test_loader_matrix.py samples."""
 
 import pytest
 
@@ -10,10 +10,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if 2 in case.workers])
-def test_a_cut_anywhere_changes_nothing_with_workers(name, tmp_path):
-    """At all of them."""
-    assert {} == differing_cuts(name, 2, tmp_path)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [(name, workers) for name, case in CASES.items() for workers in (0, 2) if workers in case.workers],
+)
+def test_a_cut_at_any_place_changes_nothing(name, workers, tmp_path):
+    """After each batch, and at each end of an epoch."""
+    assert {} == differing_cuts(name, workers, tmp_path)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
