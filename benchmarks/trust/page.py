@@ -1,5 +1,6 @@
-"""The page: docs/trust.md and its picture, from the raw trials."""
+"""The page: docs/trust.md and its picture, from the raw trials; `python benchmarks/trust/page.py` writes both anew."""
 
+import json
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trials import CRASHED, FAULTS, LOST, OLDER, REFUSED, RIGHT, UNSTRUCK, WRONG
+from trials import CRASHED, FAULTS, HERE, LOST, OLDER, REFUSED, RIGHT, ROOT, UNSTRUCK, WRONG
 
+PAGE, PICTURE = ROOT / "docs/trust.md", ROOT / "docs/trust.svg"
 Trials = Sequence[Mapping[str, Any]]
 COLOURS = {
     RIGHT: "#2f9e6e",
@@ -20,7 +22,8 @@ COLOURS = {
 }
 OURS = "holdfast_run"
 HEAD = """# What checkpoint libraries do when something fails
- `make trust` saves with each library as its own documents say, lets one thing fail, and starts again. An oracle
+
+`make trust` saves with each library as its own documents say, lets one thing fail, and starts again. An oracle
 knows what was saved. So each trial has a verdict: what came back is right, or it is not.
 
 | verdict | what came back |
@@ -252,3 +255,13 @@ def _picture(facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[
         parts.append(f'<text x="{at + 20}" y="{y + 12}">{verdict}</text>')
         at += 40 + 8 * len(verdict)
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def kept() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What the last whole run found: its libraries, and each trial."""
+    lines = (HERE / "trust.jsonl").read_text().splitlines()
+    return json.loads((HERE / "trust.json").read_text()), [json.loads(line) for line in lines]
+
+
+if __name__ == "__main__":
+    write(*kept(), PAGE, PICTURE)

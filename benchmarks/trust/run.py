@@ -35,6 +35,7 @@ facts = {{"name": it.NAME, "version": str(it.VERSION), "practice": it.PRACTICE, 
 print(json.dumps(facts | {{"promises": dict(it.PROMISES), "planted": planted}}))
 """
 AT_REST, OF_PROCESSES, FULL = 100, 10, 10  # trials; with --full ten times as many
+MOST_TEXT = 200  # characters of what a library says, that are kept of a trial
 COST_ROWS, COST_ROUNDS = 1 << 18, 5  # 64 MiB
 
 
@@ -109,7 +110,9 @@ def one_trial(bench: Bench, fault: Any, number: int, seed: int) -> dict[str, Any
         outcome: Outcome = fault.trial(bench, random.Random(drawn + attempt))  # noqa: S311  draws of faults
         if outcome.verdict != UNSTRUCK:
             break
-    return {"library": bench.name, "fault": fault.name, "trial": number, "seed": drawn, **outcome._asdict()}
+    facts = {"library": bench.name, "fault": fault.name, "trial": number, "seed": drawn, **outcome._asdict()}
+    facts["text"] = outcome.text.replace(f"{bench.place}/", "")[:MOST_TEXT]
+    return {key: value for key, value in facts.items() if value or key == "trial"}
 
 
 def cost(bench: Bench) -> dict[str, Any]:
@@ -173,7 +176,7 @@ def main() -> None:
     if page.unfailed(facts, trials) and not wanted.fault:
         raise SystemExit("a planted fault was not found: the harness is broken")
     if out == HERE:
-        page.write(whole, trials, ROOT / "docs/trust.md", ROOT / "docs/trust.svg")
+        page.write(whole, trials, page.PAGE, page.PICTURE)
 
 
 if __name__ == "__main__":

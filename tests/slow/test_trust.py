@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from needed import needs
 TRUST = Path(__file__).parents[2] / "benchmarks/trust"
 sys.path.append(str(TRUST))
 
+import page  # noqa: E402
 from trials import CRASHED, LOST, OLDER, REFUSED, RIGHT, UNSTRUCK, WRONG, judge  # noqa: E402
 
 PLANTED = {"no_fsync": "power loss", "no_rename": "killed in a save", "no_check": "flipped bit"}
@@ -75,3 +77,16 @@ def test_a_verdict_is_of_what_came_back_and_what_was_reported_as_saved(answer, d
 def test_a_library_is_one_file_of_at_most_sixty_lines():
     for path in (TRUST / "libraries").glob("*.py"):
         assert len([line for line in path.read_text().splitlines() if line.strip()]) <= 60, path.name
+
+
+def test_the_page_and_its_picture_say_what_the_kept_trials_found(tmp_path):
+    """Every library under every fault, as often as the page says; and the page is written from nothing else."""
+    whole, trials = page.kept()
+    page.write(whole, trials, tmp_path / "trust.md", tmp_path / "trust.svg")
+    assert (tmp_path / "trust.md").read_text() == page.PAGE.read_text()
+    assert (tmp_path / "trust.svg").read_text() == page.PICTURE.read_text()
+    assert not page.unfailed(whole["libraries"], trials)
+    count = Counter((each["library"], each["fault"]) for each in trials)
+    wanted = {(name, fault.name): 100 if fault.at_rest else 10 for name in whole["libraries"] for fault in page.FAULTS}
+    assert count == wanted
+    assert {path.stem for path in TRUST.glob("*/*.py")} == {*whole["libraries"]}
