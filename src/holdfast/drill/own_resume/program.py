@@ -122,19 +122,18 @@ class OwnResumeDrill:
         first = self._run_undisturbed(1)
         start_s = first.saves[0][0] if first.saves else first.took_s  # to its first checkpoint
         self.options = fit_budget(self.options, first.took_s, start_s, 3)
-        ends = first, self._run_undisturbed(2)
+        self._run_undisturbed(2)
         whole, second = self._steps("first"), self._steps("second")
-        left = {name: self._left(name) for name in ("first", "second")}
         found = DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
             resume_with=self.options.resume_with,
             seed=self.options.seed,
             kills_asked=self.options.kills,
-            places=max(0, len(ends[0].saves) - 1),
+            places=max(0, len(first.saves) - 1),
             steps=len(whole),
-            saves=len(ends[0].saves),
-            reference_s=ends[0].took_s,
+            saves=len(first.saves),
+            reference_s=first.took_s,
         )
         if [each.weights for each in whole] != [each.weights for each in second]:
             found.verdict = report.NOT_DETERMINISTIC
@@ -147,9 +146,9 @@ class OwnResumeDrill:
                 "save more often, or name its checkpoints"
             )
             return found
-        losses = self._run_killed(found, whole, ends[0])
+        losses = self._run_killed(found, whole, first)
         if found.attempts[-1].stop is not None:  # else it could not be started to its end
-            compared = values.compare_runs(left["first"], left["second"], self._left("killed"))
+            compared = values.compare_runs(*map(self._left, ("first", "second", "killed")))
             found.files_compared = compared.files
             found.file_differences = [str(each) for each in compared.differences]
             losses += steps.losses_in_values(compared.differences, losses)
