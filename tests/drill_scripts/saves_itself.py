@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 FAULT, RESUMED = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 if RESUMED == "newest":
     RESUMED = max(("out/" + name for name in os.listdir("out")), key=lambda path: os.stat(path).st_mtime_ns)
-EPOCHS, SIZE, EVERY = 3, 8, 3
-BY_EPOCHS = FAULT == "by epochs"
+EPOCHS, SIZE, EVERY = 3, 8, 7 if FAULT == "one ahead" else 3
+BY_EPOCHS = FAULT in ("by epochs", "reseeded")
 torch.manual_seed(0)
 np.random.seed(0)
 random.seed(0)
@@ -32,7 +32,11 @@ class Noisy(Dataset):
         return len(self.x)
 
     def __getitem__(self, index):
-        noise = np.random.standard_normal(self.x.shape[1]).astype("float32") if FAULT in ("numpy", "noise") else 0
+        noise = (
+            np.random.standard_normal(self.x.shape[1]).astype("float32")
+            if FAULT in ("numpy", "noise", "drawn first")
+            else 0
+        )
         sign = -1 if FAULT in ("python", "noise") and random.random() < 0.5 else 1
         return sign * self.x[index] + noise, self.y[index]
 
@@ -58,13 +62,38 @@ dataset = Noisy(torch.randn(64, 8), torch.randn(64, 1))
 if FAULT == "passes over":
     dataset = TensorDataset(dataset.x, dataset.y)
 average = {name: value.detach().clone() for name, value in model.named_parameters()}
-order, epoch, done, best, rows = Order(), 0, 0, float("inf"), 0
+order, epoch, done, best, rows, continued = Order(), 0, 0, float("inf"), 0, False
 accumulated = 2 if FAULT in ("gradients", "accumulates") else 1
+
+
+def restore_generators():
+    if FAULT not in ("torch", "one file", "no loader"):
+        torch.set_rng_state(kept["torch"])
+    if FAULT != "numpy":
+        np.random.set_state(kept["numpy"])
+    if FAULT != "python":
+        random.setstate(kept["python"])
+
+
+def one_ahead(batches):
+    batches = iter(batches)
+    held = next(batches)
+    for following in batches:
+        yield held
+        held = following
+    yield held
+
+
 if RESUMED:
-    kept = torch.load(RESUMED, weights_only=False)
+    if os.path.isdir(RESUMED):
+        with open(f"{RESUMED}/state.json") as file:
+            epoch = json.load(file)["epoch"]
+    kept = torch.load(f"{RESUMED}/model.pt" if os.path.isdir(RESUMED) else RESUMED, weights_only=False)
     weights = kept["model"]
     if FAULT == "buffers":
         weights = {name: value for name, value in weights.items() if "running" not in name}
+    if FAULT == "averaged weights":
+        weights |= {name: value.half().float() for name, value in kept["average"].items()}
     if FAULT != "started over":
         model.load_state_dict(weights, strict=False)
         epoch, done = kept["epoch"], kept["done"]
@@ -77,12 +106,8 @@ if RESUMED:
     if FAULT != "best":
         best = kept["best"]
     rows = kept["rows"]
-    if FAULT != "torch":
-        torch.set_rng_state(kept["torch"])
-    if FAULT != "numpy":
-        np.random.set_state(kept["numpy"])
-    if FAULT != "python":
-        random.setstate(kept["python"])
+    if FAULT not in ("drawn first", "reseeded"):
+        restore_generators()
     if FAULT == "twice":
         done = 0
     if FAULT == "skipped":
@@ -92,7 +117,7 @@ if RESUMED:
     if FAULT == "accumulates":
         for parameter, gradient in zip(model.parameters(), kept["gradients"], strict=True):
             parameter.grad = gradient
-    if FAULT != "rows":
+    if FAULT not in ("rows", "reseeded"):
         with open("log.jsonl") as file:
             text = file.readlines()
         with open("log.jsonl", "w") as file:
@@ -115,8 +140,16 @@ def save(name):
         "python": random.getstate(),
         "gradients": [each.grad for each in model.parameters()],
     }
-    if FAULT in ("torn", "stuck"):
+    if FAULT == "half a folder":
+        os.makedirs(f"out/{name}", exist_ok=True)
+        torch.save(kept, f"out/{name}/model.pt")
+        time.sleep(0.02)
+        with open(f"out/{name}/state.json", "w") as file:
+            json.dump({"epoch": epoch}, file)
+        return
+    if FAULT in ("torn", "stuck", "one file"):
         torch.save(kept, "whole")
+        name = "last.pt" if FAULT == "one file" else name
         with open("whole", "rb") as whole, open(f"out/{name}", "wb", buffering=0) as file:
             while data := whole.read(2000):  # piece by piece, as a larger one is written
                 file.write(data)
@@ -128,11 +161,22 @@ def save(name):
 
 while epoch < EPOCHS:
     order.epoch = 0 if FAULT == "order" and RESUMED else epoch
-    order.begin = 0 if FAULT == "passes over" else done * SIZE
+    order.begin = 0 if FAULT in ("passes over", "counter alone") else done * SIZE
     loader = DataLoader(dataset, SIZE, sampler=order, generator=torch.Generator())
-    for number, (x, y) in enumerate(loader, order.begin // SIZE):
+    if FAULT == "reseeded":
+        loader = DataLoader(dataset, SIZE, shuffle=True)
+    if FAULT == "one ahead":
+        loader = one_ahead(loader)
+    if FAULT == "no loader":
+        loader = (dataset[torch.randint(64, (SIZE,))] for _ in range(done, 8))
+    for number, (x, y) in enumerate(loader, 0 if FAULT == "passes over" else done):
         if number < done:
             continue
+        if number == 8:
+            break
+        if RESUMED and FAULT == "drawn first" and not continued:
+            restore_generators()
+        continued = True
         loss = ((model(x) - y) ** 2).mean()
         loss.backward()
         done = number + 1

@@ -12,10 +12,12 @@ import torch
 from click.testing import CliRunner
 
 from holdfast.cli.drill import command
-from holdfast.drill import DrillOptions
+from holdfast.drill import DrillOptions, DrillReport, report
 from holdfast.drill.own_resume import copies, values
+from holdfast.drill.own_resume.program import problem_in, verdict_of
 from holdfast.drill.own_resume.steps import ObservedStep, find_losses, losses_in_values, resumed_at
 from holdfast.drill.plan import fit_budget
+from holdfast.drill.report import Loss
 from holdfast.errors import UsageError
 
 
@@ -75,6 +77,14 @@ def test_a_step_that_differs_later_names_it_too():
 
 def test_a_resume_that_is_exact_has_lost_nothing_wherever_it_was_killed_again():
     assert kinds(WHOLE[4:]) == kinds(WHOLE[4:7], finished=False) == kinds([], finished=True) == []
+
+
+def test_a_loader_that_is_one_batch_ahead_draws_none_for_the_last_step():
+    """accelerate's does so: the last step's batch is the one that was drawn before."""
+    whole = [*WHOLE[:4], step(4, batches=[504, 505]), step(5, batches=[]), *WHOLE[6:]]
+    assert find_losses(whole, [step(5, batches=[504, 505]), *WHOLE[6:]], 7, finished=True) == []
+    (loss,) = find_losses(whole, [step(5, batches=[503]), *WHOLE[6:]], 7, finished=True)
+    assert loss.kind == "batches twice"
 
 
 def test_steps_too_many_or_too_few_and_a_new_beginning_are_named():
@@ -148,11 +158,48 @@ def test_files_are_compared_by_value_and_without_what_two_undisturbed_runs_leave
     assert all(str(each).startswith(begin) for each, begin in zip(compared.differences, told, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("killed", "told"), [(["0 9.5", "1 8.5", "2 9.9"], []), (["0 9.5", "1 8.5", "3 7.5"], ["'2' became '3'"])]
+)
+def test_a_column_of_times_is_not_compared_where_two_runs_took_as_long_by_chance(tmp_path, killed, told):
+    """CatBoost's time_left.tsv: most rows differ in two undisturbed runs, and one or another does not."""
+    rows = {"first": ["0 9.1", "1 8.1", "2 7.5"], "second": ["0 9.2", "1 8.2", "2 7.5"], "killed": killed}
+    paths = [written(tmp_path / name, log_csv=[row.split() for row in content]) for name, content in rows.items()]
+    assert [each.what for each in values.compare_runs(*paths).differences] == told
+
+
 def test_a_file_that_the_killed_run_did_not_leave_is_told(tmp_path):
     first, second = (written(tmp_path / name, **FILES) for name in ("first", "second"))
     killed = {name: path for name, path in first.items() if name != "x.npz"}
     compared = values.compare_runs(first, second, killed)
     assert [*map(str, compared.differences)] == ["x.npz: is not there"]
+
+
+def test_what_a_kill_left_undone_is_found_and_a_whole_checkpoint_is_not_accused(tmp_path):
+    """A resume that fails has a cause: the file that is cut, or the one that a folder still lacks."""
+    for name in ("whole", "killed"):
+        written(tmp_path / name, model_pt={"w": torch.ones(3)}, state_json={"epoch": 1}, note_txt="x")
+    whole, killed = [tmp_path / "whole"], tmp_path / "killed"
+    for path in (killed, killed / "state.json", killed / "note.txt", killed / "model.pt"):
+        assert problem_in(path, whole) == ""
+    (killed / "note.txt").unlink()
+    assert problem_in(killed, whole) == "note.txt is missing"
+    assert problem_in(killed, [*whole, killed]) == ""  # not each one has it
+    for name in ("state.json", "model.pt"):
+        written(tmp_path / name, model_pt={"w": torch.ones(3)}, state_json={"epoch": 1})
+        (tmp_path / name / name).write_bytes((tmp_path / name / name).read_bytes()[:-5])
+        assert name in problem_in(tmp_path / name, [])
+        assert name in problem_in(tmp_path / name / name, [])
+    (killed / "note.txt").touch()
+    assert "empty" in problem_in(killed / "note.txt", [])
+
+
+def test_a_loss_is_told_where_nothing_could_be_compared():
+    """A program without torch that cannot be started again leaves nothing to compare."""
+    facts: dict[str, Any] = {"verdict": report.NOT_PROVEN, "command": [], "seed": 1, "kills_asked": 0, "steps": 0}
+    assert verdict_of(DrillReport(**facts)) == report.NOT_PROVEN
+    assert verdict_of(DrillReport(**facts, losses=[Loss("torn checkpoint", "")])) == report.DIFFERENT
+    assert verdict_of(DrillReport(**facts | {"steps": 3})) == report.IDENTICAL
 
 
 def test_names_say_what_was_lost_where_the_training_was_equal():
@@ -161,7 +208,9 @@ def test_names_say_what_was_lost_where_the_training_was_equal():
     assert [each.kind for each in losses_in_values(said, find_losses(WHOLE, resumed(state=1), 5, finished=True))] == [
         "rows"
     ]
-    assert [each.kind for each in losses_in_values([values.ValueDifference("x.txt", "", "differs")], [])] == ["value"]
+    final = values.ValueDifference("final.npz", "w", "differs")
+    for some, known in (([final], ["value"]), ([said[1]], ["rows"]), ([final, said[1]], ["value", "rows"])):
+        assert [each.kind for each in losses_in_values(some, [])] == known
 
 
 def test_a_copy_has_all_but_the_checkpoints_and_links_to_what_is_large_or_hidden(tmp_path, monkeypatch):

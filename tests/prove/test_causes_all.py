@@ -25,5 +25,6 @@ def test_no_planted_script_is_left_out():
         "thirds",
         "behind",
         "saves_itself",
+        "counts_itself",
     }
     assert there == {each.script.split()[0] for each in PLANTED}

@@ -4,6 +4,7 @@ what its own resume lost.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import statistics
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from ... import scan
 from ...errors import ChildError, HoldfastError, UsageError
+from ...foreign import table
 from ...foreign.checkpoint import ForeignCheckpoint
 from ...legible import counted
 from .. import kill, output, report
@@ -33,8 +35,10 @@ _OBSERVE = Path(__file__).with_name("observe")
 _SETTLED_S = (
     0.005  # a file that has not changed for so long, and that nobody holds open, is written
 )
+_SETTLED_FOLDER_S = 0.05  # its files come one after the other
 _POLL_S = 0.001
 _LEAST_S, _PATIENCE = 120.0, 5
+_IN_FILES = ("torn checkpoint", "nothing to resume from")  # no training has differed after these
 
 Say = Callable[[str], None]
 Watch = Callable[[int, int | None], None]
@@ -79,7 +83,11 @@ class SaveWatch:
         for path, state in found.items():
             if self._known.get(path) != state:
                 self._pending[path] = now_s
-        settled = [path for path, since in self._pending.items() if now_s - since > _SETTLED_S]
+        settled = [
+            path
+            for path, since in self._pending.items()
+            if now_s - since > (_SETTLED_FOLDER_S if scan.is_dir(path) else _SETTLED_S)
+        ]
         if settled:
             opened = copies.opened_below(self._place, self._processes())
             settled = [
@@ -114,19 +122,18 @@ class OwnResumeDrill:
         first = self._run_undisturbed(1)
         start_s = first.saves[0][0] if first.saves else first.took_s  # to its first checkpoint
         self.options = fit_budget(self.options, first.took_s, start_s, 3)
-        ends = first, self._run_undisturbed(2)
+        self._run_undisturbed(2)
         whole, second = self._steps("first"), self._steps("second")
-        left = {name: self._left(name) for name in ("first", "second")}
         found = DrillReport(
             verdict=report.NOT_PROVEN,
             command=self.command,
             resume_with=self.options.resume_with,
             seed=self.options.seed,
             kills_asked=self.options.kills,
-            places=max(0, len(ends[0].saves) - 1),
+            places=max(0, len(first.saves) - 1),
             steps=len(whole),
-            saves=len(ends[0].saves),
-            reference_s=ends[0].took_s,
+            saves=len(first.saves),
+            reference_s=first.took_s,
         )
         if [each.weights for each in whole] != [each.weights for each in second]:
             found.verdict = report.NOT_DETERMINISTIC
@@ -139,20 +146,14 @@ class OwnResumeDrill:
                 "save more often, or name its checkpoints"
             )
             return found
-        losses = self._run_killed(found, whole, ends[0])
+        losses = self._run_killed(found, whole, first)
         if found.attempts[-1].stop is not None:  # else it could not be started to its end
-            compared = values.compare_runs(left["first"], left["second"], self._left("killed"))
+            compared = values.compare_runs(*map(self._left, ("first", "second", "killed")))
             found.files_compared = compared.files
             found.file_differences = [str(each) for each in compared.differences]
             losses += steps.losses_in_values(compared.differences, losses)
         found.losses = steps.merge_losses(losses)
-        found.verdict = _verdict(found)
-        if not found.files_compared and not whole:
-            found.verdict = report.NOT_PROVEN
-            found.notes.append(
-                "there was nothing to compare: the program steps no optimizer of torch, "
-                "and leaves no file that two undisturbed runs leave alike"
-            )
+        found.verdict = verdict_of(found)
         return found
 
     def _next_strike(self, first: ProgramEnd, saved: int, given: int, left: int) -> Strike:
@@ -224,7 +225,7 @@ class OwnResumeDrill:
                     raise ChildError("\n".join([f"no end after {limit:.0f} s; killed", *lines]))
                 time.sleep(_POLL_S)
             watch.look(time.monotonic())
-            watch.look(time.monotonic() + 2 * _SETTLED_S)
+            watch.look(time.monotonic() + 2 * _SETTLED_FOLDER_S)
             code = child.finish()
         took = time.monotonic() - began
         self._first_s = min(self._first_s, took) if name == "first" else self._first_s
@@ -269,7 +270,8 @@ class OwnResumeDrill:
             made = self._steps("killed", attempt)
             finished = not ended.struck and ended.exit == 0
             resumed = checkpoint is not None or (attempt > 1 and not self._is_given)
-            at = steps.resumed_at(whole, made) if resumed and whole else None
+            failed = not ended.struck and ended.exit != 0
+            at = steps.resumed_at(whole, made) if resumed and whole and not failed else None
             found.attempts.append(
                 DrillAttempt(
                     attempt=attempt,
@@ -285,14 +287,14 @@ class OwnResumeDrill:
                 )
             )
             self._watch((at or 0) + len(made), len(whole))
-            if not ended.struck and ended.exit:
+            if failed:
                 self._refuse(losses, refused, checkpoint, ended, attempt)
                 if not self._is_given:  # the program would choose the same one again
                     found.notes.append("the program cannot be started any more without a hand")
                     return losses
                 continue
             if resumed:
-                if not losses or all(each.kind == "torn checkpoint" for each in losses):
+                if all(each.kind in _IN_FILES for each in losses):
                     losses += steps.find_losses(whole, made, reached, finished=finished)
                 for killed in [each for each in found.attempts[:-1] if each.signal][-1:]:
                     found.kills_proven += not killed.proven
@@ -319,7 +321,8 @@ class OwnResumeDrill:
         lines = output.last_lines(ended.tail)
         there = copies.list_checkpoints(self._place / "killed", self.options.checkpoints)
         tried = [checkpoint] if checkpoint is not None and self._is_given else [*there]
-        torn = {path: why for path in tried if attempt > 1 and (why := _problem(path))}
+        whole = [*copies.list_checkpoints(self._place / "first", self.options.checkpoints)]
+        torn = {path: why for path in tried if attempt > 1 and (why := problem_in(path, whole))}
         if not torn:
             raise ChildError(
                 "\n".join([f"attempt {attempt} failed with exit {ended.exit}", *lines])
@@ -352,13 +355,24 @@ class OwnResumeDrill:
         return str(checkpoint.relative_to(self._place / "killed"))
 
 
-def _problem(checkpoint: Path) -> str:
-    """Return what is damaged in a checkpoint of a known format; "" if nothing is."""
-    try:
-        found = next(iter(ForeignCheckpoint(checkpoint).problems()), None)
-    except (HoldfastError, OSError) as error:
-        return str(error)
-    return "" if found is None else str(found)
+def problem_in(checkpoint: Path, whole: Sequence[Path]) -> str:
+    """Return what a kill has left undone in a checkpoint; "" if nothing is known to be. A folder
+    has to hold what each folder among `whole` holds.
+    """
+    inside = scan.names(checkpoint)
+    always = [{*scan.names(path)} for path in whole if scan.is_dir(checkpoint)]
+    if always and (missing := set.intersection(*always) - {*inside}):
+        return f"{min(missing)} is missing"
+    for path in (checkpoint, *(checkpoint / name for name in inside)):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_bytes())
+            elif table.is_foreign(path) or not (inside or path.stat().st_size):
+                for found in ForeignCheckpoint(path).problems():
+                    return str(found)
+        except (HoldfastError, OSError, ValueError) as error:
+            return f"{path.name}: {error}"
+    return ""
 
 
 def _send(child: kill.ChildTree, name: str, seed: int) -> None:
@@ -368,7 +382,8 @@ def _send(child: kill.ChildTree, name: str, seed: int) -> None:
         child.interrupt(name)
 
 
-def _verdict(found: DrillReport) -> str:
+def verdict_of(found: DrillReport) -> str:
+    """Return the verdict on what was found, and note why it is no clear one."""
     if found.losses:
         rows = all(each.kind == "rows" for each in found.losses)
         return report.OUTPUT_DIFFERS if rows else report.DIFFERENT
@@ -377,6 +392,12 @@ def _verdict(found: DrillReport) -> str:
             f"the program was resumed after {counted(found.kills_proven, 'kill')} of "
             f"{min(found.kills_asked, found.places)}: a kill came too late, or before a "
             "checkpoint. Try another --seed, or fewer --kills"
+        )
+        return report.NOT_PROVEN
+    if not found.files_compared and not found.steps:
+        found.notes.append(
+            "there was nothing to compare: the program steps no optimizer of torch, "
+            "and leaves no file that two undisturbed runs leave alike"
         )
         return report.NOT_PROVEN
     return report.IDENTICAL

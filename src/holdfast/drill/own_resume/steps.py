@@ -75,6 +75,10 @@ def find_losses(
         ]
     if at == 0 and before > 0:
         return [Loss("started over", "the resumed program began with the initial weights")]
+    if not whole[at].batches:  # a loader that is one ahead had drawn this step's batch before
+        drawn = [batch for step in whole[:at] for batch in step.batches]
+        due = msgspec.structs.replace(whole[at], batches=drawn[-1:])
+        whole = [*whole[:at], due, *whole[at + 1 :]]
     pairs = enumerate(zip(whole[at:], attempt, strict=False))
     number = next((each for each, pair in pairs if _differ(*pair, each)), None)
     found = [] if number is None else [*_losses_at(whole, attempt, at, number)]
@@ -200,7 +204,7 @@ _BY_NAME = {
 }
 
 
-def losses_in_values(differences: Iterable[ValueDifference], known: Iterable[Loss]) -> list[Loss]:
+def losses_in_values(differences: Sequence[ValueDifference], known: Iterable[Loss]) -> list[Loss]:
     """Return losses that the names of differing values show.
 
     Where training itself differed, each value after it does, and only names that training
@@ -215,9 +219,10 @@ def losses_in_values(differences: Iterable[ValueDifference], known: Iterable[Los
         for kind, words in () if trained else _BY_NAME.items():
             if any(word in place for word in words):
                 found.setdefault(kind, Loss(kind, str(each)))
-    if not found and not trained:
-        first = next(iter(differences), None)
-        return [] if first is None else [Loss("value", str(first))]
+    if not trained and not found.keys() - {"rows"}:
+        logs = {each.file for each in differences if each.where == "length"}
+        first = next((each for each in differences if each.file not in logs), None)
+        return [*([] if first is None else [Loss("value", str(first))]), *found.values()]
     return [*found.values()]
 
 
