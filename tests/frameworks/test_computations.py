@@ -67,3 +67,25 @@ def test_a_killed_sweep_has_the_same_study(tmp_path):
     subprocess.run(command, cwd=tmp_path / "killed", check=True, capture_output=True)
     assert trials(tmp_path / "killed") == trials(tmp_path / "full")
     assert "PRUNED" in {state for _, _, _, state, _ in trials(tmp_path / "full")}
+
+
+BEGINS = """
+import os, signal, sys
+sys.path.insert(0, {sweep!r})
+import worker
+begin = worker.STORAGE.create_new_trial
+worker.STORAGE.create_new_trial = lambda *words: (begin(*words), os.kill(os.getpid(), signal.SIGKILL))
+worker.main()
+"""
+
+
+def test_a_trial_whose_worker_is_killed_as_it_begins_is_found_again(tmp_path, monkeypatch):
+    """By the name of a task, which stands in the trial from its first moment: https://github.com/optuna/optuna/issues/1641."""
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    begins = [sys.executable, "-c", BEGINS.format(sweep=str(EXAMPLES / "sweep")), "1"]
+    assert subprocess.run(begins, cwd=tmp_path, check=False, capture_output=True).returncode == -signal.SIGKILL
+    assert ["RUNNING"] == [state for _, _, _, state, _ in trials(tmp_path)]
+    subprocess.run(
+        [sys.executable, str(EXAMPLES / "sweep/worker.py"), "1"], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert ["COMPLETE"] == [state for _, _, _, state, _ in trials(tmp_path)]
