@@ -17,5 +17,13 @@ def test_no_right_script_is_accused(name, zygotes, tmp_path, record_property):
 
 def test_no_planted_script_is_left_out():
     """Those without an omission are drilled in `tests/slow/test_drills.py`."""
-    there = {path.stem for path in SCRIPTS.glob("*.py")} - {"line", "net", "right", "failing", "thirds", "behind", "saves_itself"}
+    there = {path.stem for path in SCRIPTS.glob("*.py")} - {
+        "line",
+        "net",
+        "right",
+        "failing",
+        "thirds",
+        "behind",
+        "saves_itself",
+    }
     assert there == {each.script.split()[0] for each in PLANTED}
