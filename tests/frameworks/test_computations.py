@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import emcee
 import jax
@@ -133,7 +134,8 @@ def test_a_resumed_chain_of_emcee_ends_at_its_number_of_steps(tmp_path):
     assert backend.iteration == 80
 
     def make():
-        chain, dice, one = {"x": start, "log": []}, np.random.RandomState(1), sampler()
+        chain: dict[str, Any] = {"x": start, "log": []}
+        dice, one = np.random.RandomState(1), sampler()
 
         def step():
             *_, end = one.sample(State(chain["x"], random_state=dice.get_state()), store=False)
