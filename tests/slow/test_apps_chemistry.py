@@ -103,7 +103,7 @@ def struck(place, subject, kill):
     assert 2 == example.count(f'["{program}"')
     (place / "traced.toml").write_text(example.replace(f'["{program}"', f'[{str(words)[1:-1]}, "{program}"'))
     stopped = lambda: log.exists() and "stopped by SIGSTOP" in log.read_text()
-    with Watched(place, "traced.toml", [], "--retries", "0", **ALONE) as it:
+    with Watched(place, "traced.toml", [], **ALONE) as it:
         until(lambda: stopped() or it.process.poll() is not None, "the call", PATIENCE_S * 4)
         assert stopped(), f"it ended before it was struck:\n{it.said}"
         if kill == "SUPERVISOR":
