@@ -4,7 +4,7 @@
     holdfast submit --array 1-4 --time 1:00:00 -- python worker.py      # four workers of one sweep under Slurm
 
 The study lies in a file that all workers append to. A trial is a run of its own in runs/trial-N: what was trained of it
-is not trained again. A trial that was begun has its worker's name, by which the worker finds it.
+is not trained again. A trial has its worker's name from its first moment, and by that the worker finds it.
 """
 
 import os
@@ -14,14 +14,14 @@ import optuna
 import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial, TrialState, create_trial
 from torch import nn
 
 from holdfast import Every, Last, Run
 
+STORAGE = JournalStorage(JournalFileBackend("sweep.log"))
 TRIALS, STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 12, 30
 WORKER = os.environ.get("SLURM_ARRAY_TASK_ID", "alone")
-MINE = (WORKER, None) if WORKER == "alone" else (WORKER,)  # without a name: killed before it was written
 
 
 def train(trial):
@@ -50,20 +50,25 @@ def train(trial):
     return outcome
 
 
+def unfinished(study):
+    """Return this worker's trial: the one that it has begun, or one more; None when the study has enough."""
+    trials = study.get_trials(deepcopy=False)
+    for each in trials:
+        if each.state == TrialState.RUNNING and each.user_attrs["worker"] == WORKER:
+            return Trial(study, each._trial_id)  # noqa: SLF001  Optuna has no public way
+    if len(trials) >= TRIALS:
+        return None
+    # `study.ask()` and the name would be two moments: a worker killed between them leaves a trial that nobody finds
+    new = create_trial(state=TrialState.RUNNING, user_attrs={"worker": WORKER})
+    return Trial(study, STORAGE.create_new_trial(STORAGE.get_study_id_from_name("sweep"), new))
+
+
 def main():
     """Finish trials until the study has enough of them."""
-    study = optuna.create_study(
-        study_name="sweep", storage=JournalStorage(JournalFileBackend("sweep.log")), load_if_exists=True
-    )
-    while True:
-        trials = study.get_trials(deepcopy=False)
-        mine = [t for t in trials if t.state == TrialState.RUNNING and t.user_attrs.get("worker") in MINE]
-        if not mine and sum(t.state.is_finished() for t in trials) >= TRIALS:
-            break
+    study = optuna.create_study(study_name="sweep", storage=STORAGE, load_if_exists=True)
+    while trial := unfinished(study):
         # the sampler's numbers depend on the trial alone, not on how often the worker was started
-        study.sampler = optuna.samplers.TPESampler(seed=mine[0].number if mine else len(trials))
-        trial = Trial(study, mine[0]._trial_id) if mine else study.ask()  # noqa: SLF001  Optuna has no public way
-        trial.set_user_attr("worker", WORKER)
+        study.sampler = optuna.samplers.TPESampler(seed=trial.number)
         outcome = train(trial)
         if outcome["pruned"]:
             study.tell(trial, state=TrialState.PRUNED)
