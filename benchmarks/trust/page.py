@@ -50,8 +50,7 @@ or a resume, 10 trials each, by strace. The draws are a function of the fault an
 meets the same. `--full` makes ten times as many. A fault that cannot be brought about, such as a failing read where
 a file is mapped, is left out of the counts.
 
-Three planted libraries, one without fsync, one without rename, one that checks nothing, have to fail in just that
-way. Otherwise the command fails: {planted}.
+Three planted libraries have to fail in the way that was planted, or the command fails: {planted}.
 
 ## What is unfair
 
@@ -60,6 +59,7 @@ way. Otherwise the command fails: {planted}.
   follows.
 * Most of these libraries promise none of this; a cell of a fault that they do not promise says so. A program around
   them may do more: try an older file, keep a digest, take a lock.
+* Holdfast was mended for what this command found: one failed read of a journal, or a purge of it, refused the start.
 * One state of 80 KiB on one local disk. A large state has more bytes in which a flip matters, and other shares of
   metadata.
 * Faults of processes are system calls that fail or never return. Network file systems fail in other ways.
@@ -133,8 +133,13 @@ def write(whole: Mapping[str, Any], trials: Trials, target: Path, picture: Path)
     for each in trials:
         if each["library"] in facts and each["verdict"] != UNSTRUCK:
             counts[each["library"], each["fault"]][each["verdict"]] += 1
-    text = [HEAD, *_losing(facts, counts), *_tables(facts, counts), *_costs(facts), *_practices(facts)]
-    planted = "; ".join(planted_lines(whole["libraries"], trials))
+    behind = dict.fromkeys(counts, 0)  # steps, at most, of what was older
+    for each in trials:
+        if each["verdict"] == OLDER and each["library"] in facts:
+            place = each["library"], each["fault"]
+            behind[place] = max(behind[place], each["behind"])
+    text = [HEAD, *_losing(facts, counts), *_tables(facts, counts, behind), *_costs(facts), *_practices(facts)]
+    planted = "; ".join(line.removeprefix("planted: ") for line in planted_lines(whole["libraries"], trials))
     faults = "\n".join(f"| {each.name} | {HOW[each.name]} | {each.source} |" for each in FAULTS)
     text.append(FOOT.format(faults=faults, planted=planted))
     text.append(f"Seed {whole['seed']}, {len(trials):,} trials in {whole['took_s'] / 60:.0f} minutes on two cores.")
@@ -170,18 +175,20 @@ def _share(found: Counter[str], verdict: str) -> float:
     return found[verdict] / found.total() if found.total() else 0.0
 
 
-def _tables(facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[str]]) -> list[str]:
+def _tables(
+    facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[str]], behind: Mapping[tuple[str, str], int]
+) -> list[str]:
     kinds = {
         "Integrity: silently wrong": (WRONG,),
         "Availability: refused, crashed or lost": (REFUSED, CRASHED, LOST),
-        "Older than what was reported as saved": (OLDER,),
+        "Older than what was reported as saved, by how many steps at most": (OLDER,),
     }
     text = []
     for title, verdicts in kinds.items():
         text += [
             f"## {title}",
             "",
-            "Of the trials that were struck. A cell in brackets: the library does not promise it.",
+            "Of the trials that were struck. In brackets: the library does not promise it.",
             "",
         ]
         text += ["| fault | " + " | ".join(each["name"] for each in facts.values()) + " |"]
@@ -191,6 +198,8 @@ def _tables(facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[s
             for name, each in facts.items():
                 found = counts[name, fault.name]
                 cell = f"{sum(found[verdict] for verdict in verdicts)} of {found.total()}" if found.total() else "–"
+                if verdicts == (OLDER,) and found[OLDER]:
+                    cell += f", {behind[name, fault.name]} step" + "s" * (behind[name, fault.name] > 1)
                 cells.append(cell if fault.name in each["promises"] or cell == "–" else f"({cell})")
             text.append(f"| {fault.name} | " + " | ".join(cells) + " |")
         text.append("")
@@ -200,7 +209,7 @@ def _tables(facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[s
 def _costs(facts: Mapping[str, Any]) -> list[str]:
     text = ["## Cost", "", "Of a state of 64 MiB, five rounds: median, smallest and largest.", ""]
     text += [
-        "| library | save until reported as done, s | restart, s | bytes left, of one state |",
+        "| library | save until reported as done, s | restart without imports, s | states on disk after three saves |",
         "|---|---|---|---|",
     ]
     for each in facts.values():
@@ -225,7 +234,7 @@ def _practices(facts: Mapping[str, Any]) -> list[str]:
 def _picture(facts: Mapping[str, Any], counts: Mapping[tuple[str, str], Counter[str]]) -> str:
     """A row for each library, a bar for each fault, a colour for each verdict."""
     left, top, wide, high = 150, 150, 58, 30
-    width, height = left + wide * len(FAULTS) + 20, top + high * len(facts) + 50
+    width, height = left + wide * len(FAULTS) + 80, top + high * len(facts) + 50
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         "<style>text { font-size: 12px }</style>",

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ facts = {{"name": it.NAME, "version": str(it.VERSION), "practice": it.PRACTICE, 
 print(json.dumps(facts | {{"promises": dict(it.PROMISES), "planted": planted}}))
 """
 AT_REST, OF_PROCESSES, FULL = 100, 10, 10  # trials; with --full ten times as many
-MOST_TEXT = 200  # characters of what a library says, that are kept of a trial
+MOST_TEXT = 160  # characters of what a library says, that are kept of a trial
 COST_ROWS, COST_ROUNDS = 1 << 18, 5  # 64 MiB
 
 
@@ -111,7 +112,7 @@ def one_trial(bench: Bench, fault: Any, number: int, seed: int) -> dict[str, Any
         if outcome.verdict != UNSTRUCK:
             break
     facts = {"library": bench.name, "fault": fault.name, "trial": number, "seed": drawn, **outcome._asdict()}
-    facts["text"] = outcome.text.replace(f"{bench.place}/", "")[:MOST_TEXT]
+    facts["text"] = re.sub(r"/\S*/", "", " ".join(outcome.text.split()))[:MOST_TEXT]  # of a path its name alone
     return {key: value for key, value in facts.items() if value or key == "trial"}
 
 
@@ -168,7 +169,8 @@ def main() -> None:
     whole_run = not wanted.only and not wanted.fault and not wanted.trials
     out = wanted.out or (HERE if whole_run else Path(tempfile.gettempdir()))
     (out / "trust.jsonl").write_text("".join(json.dumps(each) + "\n" for each in trials))
-    whole = {"seed": wanted.seed, "took_s": round(time.monotonic() - began), "libraries": facts}
+    kept = {name: {key: value for key, value in each.items() if key != "python"} for name, each in facts.items()}
+    whole = {"seed": wanted.seed, "took_s": round(time.monotonic() - began), "libraries": kept}
     (out / "trust.json").write_text(json.dumps(whole, indent=1) + "\n")
     for line in page.planted_lines(facts, trials):
         print(line)
