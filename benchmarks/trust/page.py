@@ -50,7 +50,9 @@ or a resume, 10 trials each, by strace. The draws are a function of the fault an
 meets the same. `--full` makes ten times as many. A fault that cannot be brought about, such as a failing read where
 a file is mapped, is left out of the counts.
 
-Three planted libraries have to fail in the way that was planted, or the command fails: {planted}.
+Three planted libraries have to fail in the way that was planted, or the command fails:
+
+{planted}
 
 ## What is unfair
 
@@ -72,9 +74,9 @@ Write `benchmarks/trust/libraries/yours.py`, at most 60 lines without blank ones
 benchmarks/trust/run.py --only yours`. It has the constants `NAME`, `VERSION`, `PRACTICE`, `LINK` and `PROMISES` (a
 link for each fault that its documents promise to survive), and two functions:
 
-* `train(folder, first, last, state_of, saved)` goes on from what lies in `folder`, saves `state_of(step)`, a dict
-  of float32 arrays, at each step from `first` to `last`, and calls `saved(step)` when the library has reported that
-  this is done;
+* `train(folder, first, last, state_of, saved)` goes on from what lies in `folder`. At each step from `first` to
+  `last` it saves `state_of(step)`, a dict of float32 arrays. It calls `saved(step)` when the library has reported
+  that this is done.
 * `resume(folder, like)` returns `(step, arrays)` as a restarted program gets them, or None if it would begin anew.
   `like` has arrays of the right shapes. What the library raises, it raises.
 
@@ -139,7 +141,7 @@ def write(whole: Mapping[str, Any], trials: Trials, target: Path, picture: Path)
             place = each["library"], each["fault"]
             behind[place] = max(behind[place], each["behind"])
     text = [HEAD, *_losing(facts, counts), *_tables(facts, counts, behind), *_costs(facts), *_practices(facts)]
-    planted = "; ".join(line.removeprefix("planted: ") for line in planted_lines(whole["libraries"], trials))
+    planted = "\n".join(f"* {line.removeprefix('planted: ')}" for line in planted_lines(whole["libraries"], trials))
     faults = "\n".join(f"| {each.name} | {HOW[each.name]} | {each.source} |" for each in FAULTS)
     text.append(FOOT.format(faults=faults, planted=planted))
     text.append(f"Seed {whole['seed']}, {len(trials):,} trials in {whole['took_s'] / 60:.0f} minutes on two cores.")
