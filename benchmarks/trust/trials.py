@@ -117,11 +117,6 @@ class Worker:
             self._tracer.communicate()
             self._tracer = None
 
-    def is_stopped(self) -> bool:
-        with suppress(OSError):
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-        return False
-
 
 class Bench:
     """A library in its environment, and what was learnt of it once."""
@@ -343,10 +338,12 @@ def _stopped_in_a_save(bench: Bench, chosen: random.Random) -> tuple[Worker, Pat
     most = bench.calls("train", CHANGES, bench.once, **options)
     copy, number = bench.copied(bench.once), chosen.randint(1, most)
     worker = Worker(bench, "train", copy, **options)
-    worker.trace("-o", "/dev/null", "-e", f"trace={CHANGES}", "-e", f"inject={CHANGES}:signal=SIGSTOP:when={number}")
+    log = bench.fresh("stopped")
+    worker.trace("-o", str(log), "-e", f"trace={CHANGES}", "-e", f"inject={CHANGES}:signal=SIGSTOP:when={number}")
     worker.go()
     until = time.monotonic() + LIMIT_S
-    while not worker.is_stopped() and not worker.status[ENDED] and time.monotonic() < until:
+    # not its state: a process that is traced is stopped at each of its calls
+    while b"stopped by SIGSTOP" not in log.read_bytes() and not worker.status[ENDED] and time.monotonic() < until:
         time.sleep(0.001)
     worker.release()
     with suppress(ProcessLookupError):
