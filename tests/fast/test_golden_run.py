@@ -1,6 +1,7 @@
 """The golden runs: directories that earlier versions wrote, from which every later one goes on.
 
-One is of release 0.1.0, in the middle of an epoch. One has all that version 6 of the format has brought.
+One is of release 0.1.0, in the middle of an epoch. One has all that version 6 of the format has brought. One
+is of version 7: two ranks hold the stages of one model.
 
 `PYTHONPATH=tests python tests/fast/test_golden_run.py` writes it anew. Do so only before a release.
 """
@@ -21,11 +22,16 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast import Best, Every, Last, Run, owner
-from holdfast.store.format import SINCE_6
+from holdfast.store.format import SINCE_6, SINCE_7
 from holdfast.store.store import Store
+from holdfast.torch import ModelParts
+from holdfast.torch.stepping import StepObserver
+from run_ranks import among_threads
+from stores import done
 
 GOLDEN = Path(__file__).parents[1] / "golden/run"
 GOLDEN_6 = GOLDEN.with_name("run-of-version-6")
+GOLDEN_7 = GOLDEN.with_name("run-of-version-7")
 EPOCHS, STEPS, SAVED = 3, 4, 6  # of an epoch there are four steps; the second one's third was never made
 
 
@@ -149,6 +155,48 @@ def test_a_run_of_version_6_goes_on(tmp_path):
     assert found["holdfast"]["vars"]["start"].tolist() == [0.0] * 3
 
 
+def staged(patch: pytest.MonkeyPatch, path: Path, cut: list[list[int]], steps: int, first: int = 0) -> dict[str, Any]:
+    """The weights and momenta of all layers, by name: each rank has those layers of the cut."""
+    patch.setattr(StepObserver, "begin", lambda _: None)  # the threads share torch's one list of hooks
+
+    def work(rank: int) -> dict[str, Any]:
+        layers = {f"layers.{number}": nn.Linear(2, 1) for number in cut[rank]}
+        for number, layer in zip(cut[rank], layers.values(), strict=True):
+            for each in layer.parameters():
+                nn.init.constant_(each, first + number)
+        parameters = [each for layer in layers.values() for each in layer.parameters()]
+        optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.5)
+        parts = ModelParts({**layers}, optimizer)
+        with Run(path, {"net": parts}, seed=1, every=Every(steps=1), keep=Last(1), background=False) as run:
+            for _ in run.steps(steps):
+                for each in parameters:
+                    each.grad = torch.ones_like(each)
+                optimizer.step()
+        state = optimizer.state_dict()["state"]
+        return {
+            name: (parameter.tolist(), state[number]["momentum_buffer"].tolist())
+            for number, (name, parameter) in enumerate(
+                (f"{place}.{own}", each) for place, layer in layers.items() for own, each in layer.named_parameters()
+            )
+        }
+
+    return {name: each for found in among_threads(patch)(len(cut), work) for name, each in found.items()}
+
+
+@pytest.mark.parametrize("cut", [[[0], [1, 2]], [[0, 1, 2]]], ids=["same cut", "one process"])
+def test_a_run_of_version_7_goes_on(tmp_path, monkeypatch, cut):
+    """The command reads it, and on the same cut and on another its layers and momenta end as those undisturbed."""
+    assert (Store(GOLDEN_7).latest().path / "manifest.json").read_bytes().startswith(b'{"holdfast": 7,')
+    assert SINCE_7 in b"".join(each.read_bytes() for each in Store(GOLDEN_7).latest().path.glob("*.json"))
+    path = tmp_path / "run"
+    shutil.copytree(GOLDEN_7, path, symlinks=True)
+    done("verify", path)
+    assert "step-000000003" in done("ls", path)
+    found = staged(monkeypatch, path, cut, 5, first=9)  # which what is restored replaces
+    assert found == staged(monkeypatch, tmp_path / "undisturbed", cut, 5)
+    assert len(found) == 6
+
+
 def write() -> None:
     neutral = {
         **owner.describe_this_process(),
@@ -165,7 +213,9 @@ def write() -> None:
         patch.setattr(sys, "argv", ["train.py"])
         shutil.rmtree(GOLDEN, ignore_errors=True)
         shutil.rmtree(GOLDEN_6, ignore_errors=True)
+        shutil.rmtree(GOLDEN_7, ignore_errors=True)
         count(GOLDEN_6, 3)
+        staged(patch, GOLDEN_7, [[0], [1, 2]], 3)
         train(GOLDEN, SAVED)
     for log in GOLDEN.rglob("*.jsonl"):  # it says where the script failed
         log.write_text(log.read_text().replace(str(Path(__file__).parent), "/home/user"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import Every, Run, Store
+from holdfast import Every, Run, StartFrom, Store
 from holdfast.errors import Damaged, Mismatch, UsageError
 from holdfast.inspect.tensors import select_tensors
 from holdfast.state.captured import capture_objects
@@ -545,3 +545,20 @@ def test_gradients_of_a_failed_step_do_not_stay(tmp_path, among_threads):
 
 def tree_of(held):
     return capture_objects(held, OBJECTS)
+
+
+@pytest.mark.parametrize("names", [(), ("net/modules/layers.0",)])
+def test_weights_are_not_read_into_parts_and_the_error_says_what_to_do(tmp_path, among_threads, names):
+    """On every rank, by name, and before anything is saved."""
+    merged(among_threads(2, runs(tmp_path / "first", CUTS["2 stages"])), 1)
+
+    def work(rank):
+        parts = parts_of(CUTS["2 stages"][rank])
+        with Run(tmp_path / "second", {"net": parts}, start_from=StartFrom(tmp_path / "first", names)):
+            pass
+
+    for outcome in among_threads(2, work):
+        assert isinstance(outcome, UsageError)
+        assert "start_from: 'net' is cut over ranks (ModelParts)" in str(outcome)
+        assert "--part net -o model.safetensors` writes the whole model" in str(outcome)
+    assert Store(tmp_path / "second").checkpoints() == []

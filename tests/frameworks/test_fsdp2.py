@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections import Counter
 from importlib import metadata
@@ -11,6 +10,7 @@ from itertools import chain, islice
 
 import pytest
 from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
+from torch.distributed import TCPStore
 from torch.utils.data import BatchSampler, DataLoader
 
 from framework_runs import SCRIPTS
@@ -35,12 +35,12 @@ KILLED = -9
 
 
 def attempt(python, trainer, place, number, world=2, strike="", mode="holdfast"):
-    """Run all ranks, as torchrun would start them; `strike` hits each of them. Return their exit codes and output."""
+    """Run all ranks as torchrun does, which keeps their store itself; `strike` hits each of them."""
     place.mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = str(store.port)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0", "WORLD_SIZE": str(world)}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     shared |= {"GLOO_SOCKET_IFNAME": "lo", "STRIKE": strike, "ATTEMPT": str(number), "HOLDFAST_RANKS_TIMEOUT_S": "30"}
     started = [
         subprocess.Popen(
@@ -55,7 +55,7 @@ def attempt(python, trainer, place, number, world=2, strike="", mode="holdfast")
     ]
     said = [each.communicate(timeout=200)[0] for each in started]
     codes = [each.returncode for each in started]
-    assert codes == [KILLED if strike else 0] * world, "\n".join(text[-3000:] for text in said)
+    assert codes == [KILLED if strike else 0] * world, "\n".join(said)
 
 
 def lines(path):

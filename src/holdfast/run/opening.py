@@ -176,7 +176,20 @@ def _record_environment(session: Session) -> None:
 
 
 def _read_initial_weights(session: Session, source: StartFrom) -> dict[str, weights.Report]:
-    """Read the weights of a new run, on every rank."""
+    """Read the weights of a new run, on every rank.
+
+    Raises:
+        UsageError: they would go into parts that are cut over ranks.
+    """
+    wanted = {name.partition("/")[0] for name in source.names}
+    for name in session.tracked.cut_states():
+        if not wanted or name in wanted:
+            raise UsageError(
+                f"start_from: {name!r} is cut over ranks (ModelParts), and is not read from there: "
+                f"`holdfast export {source.path} --part {name} -o model.safetensors` writes the "
+                "whole model; load its layers from that file before Run, without start_from. "
+                "Other models are read if StartFrom(..., names=...) names only them"
+            )
     read = translate_read_errors(Path(source.path))(
         lambda: weights.read_initial_weights(source, session.tracked.self_restoring_objects())
     )
