@@ -111,9 +111,9 @@ class Worker:
             self._tracer = None
 
     def release(self) -> None:
-        """Let strace let go of it."""
+        """Let strace let go of it; asked politely, it may wait for a thread that stands still."""
         if self._tracer is not None:
-            self._tracer.terminate()
+            self._tracer.kill()
             self._tracer.communicate()
             self._tracer = None
 
