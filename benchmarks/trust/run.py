@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -134,9 +135,18 @@ def cost(bench: Bench) -> dict[str, Any]:
 
 
 def main() -> None:
+    files = {path.stem: path for folder in ("libraries", "planted") for path in sorted((HERE / folder).glob("*.py"))}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", default=[], help="this library alone; may be repeated")
-    parser.add_argument("--fault", action="append", default=[], help="this fault alone; may be repeated")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=sorted(files), help="this library's file alone; may be repeated"
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        choices=[each.name for each in FAULTS],
+        help="this fault alone; likewise",
+    )
     parser.add_argument("--trials", type=int, help="so many of each fault, whatever it is")
     parser.add_argument("--full", action="store_true", help="ten times as many trials")
     parser.add_argument("--seed", type=int, default=1)
@@ -146,8 +156,8 @@ def main() -> None:
     if shutil.which("strace") is None:
         raise SystemExit("strace is missing: faults of processes are injected by it")
     wanted.place = tempfile.mkdtemp(prefix="holdfast-trust-")
-    files = {path.stem: path for folder in ("libraries", "planted") for path in sorted((HERE / folder).glob("*.py"))}
     chosen = {name: path for name, path in files.items() if not wanted.only or name in wanted.only}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -157,8 +167,13 @@ def main() -> None:
     try:
         with ThreadPoolExecutor(wanted.jobs) as pool:
             done = [pool.submit(struck, name, path, facts[name], wanted, say) for name, path in chosen.items()]
-            for future in done:
-                trials += future.result()
+            try:
+                for future in done:
+                    trials += future.result()
+            except KeyboardInterrupt:  # the threads would go on to the end of their libraries
+                shutil.rmtree(wanted.place, ignore_errors=True)
+                print("interrupted", file=sys.stderr, flush=True)
+                os._exit(130)  # the imported libraries end with this process
         for name, each in facts.items():  # one after the other, when nothing else runs
             if not each["planted"] and not wanted.fault:
                 with opened(name, chosen[name], each, wanted.place) as bench:

@@ -8,7 +8,7 @@ Such tests run with `pytest --holdfast-drill`, and are skipped without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Drilled:
-    """What one drill found. `report` has all of it."""
+    """What one drill found."""
 
     def __init__(self, report: DrillReport, lines: list[str], keep: Path) -> None:
-        self.report, self._lines, self._keep = report, lines, keep
+        self._report, self._lines, self._keep = report, lines, keep
+        self.is_read = False
+
+    @property
+    def report(self) -> DrillReport:
+        """All of what was found. Of a test that never reads it, `identical` is required."""
+        self.is_read = True
+        return self._report
 
     @property
     def cause(self) -> str:
@@ -60,11 +67,7 @@ class Drilled:
 
 
 @pytest.fixture
-def drill(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> Callable[..., Drilled]:
+def drill(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Drilled]]:
     """Drill a command: `drill("python", "train.py", kills=3, signals=("KILL",), budget_s=120)`.
 
     The options are those of `holdfast.drill.DrillOptions`, and those of the marker `drill` where
@@ -81,18 +84,23 @@ def drill(
     from .drill.table import report_lines
 
     marked = request.node.get_closest_marker(MARKER)
-    count = 0
+    made = list[Drilled]()
 
     def run(*command: str, **options: Any) -> Drilled:
-        nonlocal count
-        count += 1
-        keep = tmp_path / f"drill-{count}"
+        keep = tmp_path / f"drill-{len(made) + 1}"
         chosen = {**(marked.kwargs if marked else {}), **options, "keep": keep}
         report = drills.drill(command, drills.DrillOptions(**chosen), print)
         found = Drilled(report, [*report_lines(report), *write_page(report)], keep)
-        record_property("holdfast_verdict", report.verdict)
-        record_property("holdfast_cause", found.cause)
-        record_property("holdfast_resumed", report.kills_proven)
+        made.append(found)
+        request.node.user_properties += [
+            ("holdfast_verdict", report.verdict),
+            ("holdfast_cause", found.cause),
+            ("holdfast_resumed", report.kills_proven),
+        ]
+        found.is_read = False  # by the test
         return found
 
-    return run
+    yield run
+    for each in made:
+        if not each.is_read:
+            each.identical()

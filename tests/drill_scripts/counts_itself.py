@@ -9,7 +9,7 @@ import numpy as np
 
 FAULT, RESUMED = sys.argv[1], len(sys.argv) > 2
 dice, total, done, rows = np.random.default_rng(1), np.zeros(4), 0, []
-if RESUMED:
+if RESUMED and FAULT != "anew":
     with open("out/state.json") as file:
         kept = json.load(file)
     total, done = np.array(kept["total"]), kept["done"]
@@ -32,5 +32,5 @@ while done < 30:
             for at in range(0, len(text), 20):
                 print(text[at : at + 20], end="", file=file, flush=True)
                 time.sleep(0.002)
-        os.replace(name, "out/state.json")
+        os.replace(name, f"out/state-{done:02}.json" if FAULT == "anew" else "out/state.json")
 np.savez("final.npz", total=total)

@@ -170,3 +170,16 @@ def test_the_hook_of_pre_commit_names_a_command_that_there_is():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert (hook["entry"], hook["language"]) == ("holdfast lint", "python")
     assert CliRunner().invoke(lint.command, ["--help"]).exit_code == 0
+
+
+def test_an_annotation_names_the_file_below_the_checkout(tmp_path, monkeypatch, capsys):
+    """Whatever the step's working directory is; outside of the checkout the path stays as it is."""
+    (tmp_path / "sub dir").mkdir()
+    monkeypatch.chdir(tmp_path / "sub dir")
+    found = [code_scanning.ScanFinding("a/rule", "error", "text", name, 3) for name in ("train.py", "../../x.py")]
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    code_scanning.publish(found, [], sarif=tmp_path / "it.sarif", github=True)
+    said = capsys.readouterr().out
+    assert "file=sub dir/train.py,line=3" in said
+    assert "file=../../x.py,line=3" in said
+    assert "sub%20dir/train.py" in (tmp_path / "it.sarif").read_text()

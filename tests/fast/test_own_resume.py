@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from holdfast.cli.drill import command
 from holdfast.drill import DrillOptions, DrillReport, report
 from holdfast.drill.own_resume import copies, values
-from holdfast.drill.own_resume.program import problem_in, verdict_of
+from holdfast.drill.own_resume.program import problem_in, require_patterns, verdict_of
 from holdfast.drill.own_resume.steps import ObservedStep, find_losses, losses_in_values, resumed_at
 from holdfast.drill.plan import fit_budget
 from holdfast.drill.report import Loss
@@ -285,3 +285,21 @@ def test_the_observer_digests_what_a_batch_may_be():
     ]
     assert len({digest(each) for each in made}) == len(made)
     assert digest(made[0]) == digest({"x": torch.arange(6).reshape(2, 3), "y": [np.arange(3), "text", 1, None]})
+
+
+def test_checkpoints_that_would_be_written_through_a_link_are_refused(tmp_path):
+    """The user's own files lie there; what begins with a dot is a link in each copy."""
+    (tmp_path / "real").mkdir()
+    source = tmp_path / "here"
+    (source / ".hidden").mkdir(parents=True)
+    (source / "out").symlink_to("../real")
+    for pattern in ("out/*.pt", "out/x/*.pt", ".hidden/*.pt"):
+        with pytest.raises(UsageError, match="is a link"):
+            copies.copy_directory(source, tmp_path / "copy", [pattern])
+    copies.copy_directory(source, tmp_path / "copy", ["new/*.pt"])
+
+
+@pytest.mark.parametrize("option", [{"steps": 3}, {"damage": False}, {"exempt": ("loss",)}, {"save_every_steps": 2}])
+def test_what_only_a_run_understands_is_refused(option):
+    with pytest.raises(UsageError, match="is for programs with a Run"):
+        require_patterns(DrillOptions(resume_with="x {checkpoint}", checkpoints=("*.pt",), **option))

@@ -5,7 +5,7 @@ import pytest
 from own_resumes import is_loss_named, is_right_way_not_accused
 
 
-@pytest.mark.parametrize("fault", ["optimizer", "skipped", "torn", "half a folder", "dice"])
+@pytest.mark.parametrize("fault", ["optimizer", "skipped", "torn", "half a folder", "dice", "anew"])
 def test_what_its_own_resume_lost_is_named(fault, zygotes, tmp_path, record_property):
     is_loss_named(fault, zygotes, tmp_path, record_property)
 

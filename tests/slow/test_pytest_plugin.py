@@ -21,6 +21,9 @@ def test_right(drill):
 def test_forgotten(drill, signal):
     drill("python", "forgets.py", signals=[signal]).identical()
 
+def test_that_looks_at_nothing(drill):
+    drill("python", "forgets.py", kills=1)
+
 def test_without_a_drill():
     pass
 
@@ -54,8 +57,10 @@ def prepared(place):
 def test_drills_run_beside_each_other_and_their_verdicts_are_in_the_junit_report(tmp_path):
     """What differs fails with what `holdfast drill` prints; its runs and their page are kept, the others are not."""
     prepared(tmp_path)
-    ended = pytest_in(tmp_path, "--holdfast-drill", "-n", "2", "--junit-xml", "report.xml", "--strict-markers")
-    assert "2 failed, 3 passed" in ended.stdout, ended.stdout + ended.stderr
+    ended = pytest_in(
+        tmp_path, "--holdfast-drill", "-n", "2", "--junit-xml", "report.xml", "--strict-markers", "-W", "error"
+    )
+    assert "2 failed, 4 passed, 1 error" in ended.stdout, ended.stdout + ended.stderr
     assert "run.vars.total" in ended.stdout
     cases = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
@@ -77,5 +82,5 @@ def test_drills_run_beside_each_other_and_their_verdicts_are_in_the_junit_report
 def test_drills_are_skipped_unless_they_are_asked_for(tmp_path):
     prepared(tmp_path)
     ended = pytest_in(tmp_path, "-rs")
-    assert "2 passed, 3 skipped" in ended.stdout, ended.stdout + ended.stderr
+    assert "2 passed, 4 skipped" in ended.stdout, ended.stdout + ended.stderr
     assert "a drill: give --holdfast-drill" in ended.stdout

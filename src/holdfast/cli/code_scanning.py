@@ -24,6 +24,7 @@ from ..drill.report import DrillReport
 from ..errors import UsageError
 from .formatting import echo
 
+WORKSPACE = "GITHUB_WORKSPACE"  # the folder of the job's checkout
 SUMMARY = "GITHUB_STEP_SUMMARY"  # GitHub sets it to the file that a step appends Markdown to
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _CALLS = ("Run", "load", "load_state_dict", "load_checkpoint", "load_model", "restore")
@@ -54,20 +55,23 @@ def scanning(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def require_one_output(*, as_json: bool, github: bool) -> None:
-    """Require that annotations and JSON are not printed in one stream.
+def require_outputs(*, as_json: bool, github: bool, sarif: Path | None) -> None:
+    """Require that annotations and JSON are not printed in one stream, and that FILE can be made.
 
     Raises:
-        UsageError: both were asked for.
+        UsageError: both were asked for, or the folder of FILE is missing.
     """
     if as_json and github:
         raise UsageError("--github prints annotations among the lines: leave out --json")
+    if sarif is not None and not scan.is_dir(sarif.parent):
+        raise UsageError(f"--sarif {sarif}: there is no folder {sarif.parent}")
 
 
 def publish(
     found: Sequence[ScanFinding], summary: Sequence[str], *, sarif: Path | None, github: bool
 ) -> None:
     """Write the SARIF file, print the annotations and append the summary, as far as asked for."""
+    found = [each._replace(file=_in_workspace(each.file)) for each in found]
     if sarif is not None:
         disk.replace_with(sarif, [msgspec.json.format(msgspec.json.encode(as_sarif(found)))])
     if not github:
@@ -82,6 +86,12 @@ def publish(
         if not scan.exists(path):
             disk.write(path, [])
         disk.append(path, ("\n".join(summary) + "\n").encode(), sync=False)
+
+
+def _in_workspace(file: str) -> str:
+    """Return the path below the checkout of a job on GitHub, from which its annotations count."""
+    path = os.path.relpath(file, os.environ.get(WORKSPACE, "."))
+    return file if path.startswith(os.pardir) else path
 
 
 def as_sarif(found: Sequence[ScanFinding]) -> dict[str, Any]:

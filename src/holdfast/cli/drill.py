@@ -131,7 +131,7 @@ def command(
     has. 1: different, or state identical but output differs, not proven, or not deterministic by
     itself. 8: COMMAND failed by itself.
     """
-    code_scanning.require_one_output(as_json=as_json, github=github)
+    code_scanning.require_outputs(as_json=as_json, github=github, sarif=sarif)
     if write and not fix:
         raise UsageError("--write goes with --fix")
     if fix and chosen["resume_with"]:

@@ -57,7 +57,7 @@ def command(
     off. Exit 0: nothing but style, 1: work may be lost, 11: work is lost, 2: a file could not be
     read. With --fix, that of what is left to do.
     """
-    code_scanning.require_one_output(as_json=as_json, github=github)
+    code_scanning.require_outputs(as_json=as_json, github=github, sarif=sarif)
     if run is not None and not scan.is_dir(run):
         raise NotFound(f"{run}: no such directory; expected a run's")
     local = cache(slurm.local_sbatch)

@@ -32,8 +32,14 @@ def copy_directory(source: Path, target: Path, checkpoints: Sequence[str]) -> No
     large file, becomes a symbolic link.
 
     Raises:
-        UsageError: it holds too many files.
+        UsageError: it holds too many files, or the checkpoints would be written through a link.
     """
+    for parent in {source / parent for each in checkpoints for parent in Path(each).parents}:
+        if parent != source and scan.lexists(parent) and _is_linked(parent):
+            raise UsageError(
+                f"{parent} is a link, or would be one in a copy of {source}: the runs of "
+                "this drill would write there. Let the program save into a folder of this directory"
+            )
     disk.make_dirs(target)
     count, left_out = 0, {path for each in checkpoints for path in scan.glob(source, each)}
     for folder, below, names in scan.walk(source):

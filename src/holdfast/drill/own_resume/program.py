@@ -296,7 +296,13 @@ class OwnResumeDrill:
             if resumed:
                 if all(each.kind in _IN_FILES for each in losses):
                     losses += steps.find_losses(whole, made, reached, finished=finished)
-                for killed in [each for each in found.attempts[:-1] if each.signal][-1:]:
+                again = order.get(ended.saves[0][1], saved) if ended.saves else saved
+                if not whole and again < saved and len(order) == len(first.saves):
+                    text = f"the resumed program saved {ended.saves[0][1]} again, which lies before"
+                    losses.append(Loss("started over", f"{text} the checkpoint that it was given"))
+                # after the last step there is nothing that a resume could do otherwise
+                proves = bool(made) or not whole
+                for killed in [each for each in found.attempts[:-1] if each.signal and proves][-1:]:
                     found.kills_proven += not killed.proven
                     killed.proven = True
             reached = max(reached, (at or 0) + len(made))
@@ -409,6 +415,10 @@ def require_patterns(options: DrillOptions) -> None:
     Raises:
         UsageError: they do not go together, or a pattern leads out of the directory.
     """
+    plain = DrillOptions()
+    for name in ("steps", "save_every_steps", "exempt", "damage"):
+        if getattr(options, name) != getattr(plain, name):
+            raise UsageError(f"{name} is for programs with a Run, and not for --resume-with")
     try:
         shlex.split(options.resume_with)
     except ValueError as error:
