@@ -232,7 +232,7 @@ def test_a_colleague_who_may_only_read_reads(shared):
     )
     assert reads.returncode == 0, reads.stderr
     refused = as_user(BOB, shared, TRAINS, shared / "run", 2)
-    assert "cannot write here: Permission denied" in refused.stderr.splitlines()[-1]
+    assert "cannot begin: Permission denied" in refused.stderr.splitlines()[-1]
 
 
 @needs_root

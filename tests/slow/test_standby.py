@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.supervise import standby
 from holdfast.supervise.standby import Standby
-from supervised import PATIENCE_S, Supervised, bash, supervised, train, until
+from supervised import PATIENCE_S, PATIENCE_S, Supervised, bash, supervised, train, until
 from toy import launch, script
 
 KILLS = 5
@@ -62,7 +62,7 @@ SEES = """
 
 def killed(it, count):
     """Kill the command once its standby is ready."""
-    until(lambda: it.said.count(READY) == count, "a standby")
+    until(lambda: it.said.count(READY) == count, "a standby", 3 * PATIENCE_S)
     it.strike(signal.SIGKILL)
     until(lambda: len(it.events("start")) == count + 1, "the next start")
 
