@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.supervise import standby
 from holdfast.supervise.standby import Standby
-from supervised import PATIENCE_S, PATIENCE_S, Supervised, bash, supervised, train, until
+from supervised import PATIENCE_S, Supervised, bash, supervised, train, until
 from toy import launch, script
 
 KILLS = 5
