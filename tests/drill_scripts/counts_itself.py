@@ -21,9 +21,10 @@ os.makedirs("out", exist_ok=True)
 began = time.monotonic()
 while done < 30:
     total, done = total + dice.normal(size=4), done + 1
-    rows.append(f"{done},{total[0]},{(time.monotonic() - began) / done:.3f}\n")
-    with open("log.csv", "w") as file:
+    rows.append(f"{done},{total[0]},{(time.monotonic() - began) / done:.5f}\n")
+    with open("log.being-written", "w") as file:
         file.writelines(rows)
+    os.replace("log.being-written", "log.csv")
     time.sleep(0.015)
     if done % 5 == 0:
         text = json.dumps({"total": total.tolist(), "done": done, "dice": dice.bit_generator.state})
