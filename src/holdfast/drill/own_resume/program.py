@@ -147,6 +147,8 @@ class OwnResumeDrill:
             )
             return found
         losses = self._run_killed(found, whole, first)
+        if whole and all(each.reached == each.restored_step for each in found.attempts[1:]):
+            found.kills_proven = 0  # after the last step a resume has nothing to lose
         if found.attempts[-1].stop is not None:  # else it could not be started to its end
             compared = values.compare_runs(*map(self._left, ("first", "second", "killed")))
             found.files_compared = compared.files
@@ -300,9 +302,7 @@ class OwnResumeDrill:
                 if not whole and again < saved and len(order) == len(first.saves):
                     text = f"the resumed program saved {ended.saves[0][1]} again, which lies before"
                     losses.append(Loss("started over", f"{text} the checkpoint that it was given"))
-                # after the last step there is nothing that a resume could do otherwise
-                proves = bool(made) or not whole
-                for killed in [each for each in found.attempts[:-1] if each.signal and proves][-1:]:
+                for killed in [each for each in found.attempts[:-1] if each.signal][-1:]:
                     found.kills_proven += not killed.proven
                     killed.proven = True
             reached = max(reached, (at or 0) + len(made))
